@@ -1,4 +1,4 @@
-# The two commands a newcomer needs: `make run` and `make test`. Both set everything up first.
+# The two commands to start with: `make run` and `make test`. Both set everything up first.
 
 PYTHON ?= python3
 # What llama.cpp is built for: auto, cpu, cuda, metal or vulkan.
@@ -7,7 +7,7 @@ ACCEL  ?= auto
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-# A build is for one processor and one compiler: on another, set-up builds again. CMAKE_ARGS of the caller's own win.
+# A build is for one processor and one compiler; on another, set-up builds again. Your CMAKE_ARGS take precedence.
 BUILDING := specdec_cli/llama/building.py
 KEY   := $(shell $(PYTHON) $(BUILDING) key --accel $(ACCEL))
 ifeq ($(KEY),)
@@ -15,20 +15,21 @@ ifeq ($(KEY),)
 endif
 READY := $(VENV)/.ready-$(KEY)
 TORCH := $(VENV)/.torch
+ZENSICAL := $(VENV)/.zensical
 
-.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz lint setup clean train check-training
+.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz lint docs setup clean train check-training
 
 run: setup ## Show what specdec does, in ten seconds
 	@$(VENV)/bin/specdec demo
 
-# Without a browser on the machine, the tests that look at pages in one are left out, and said to be.
+# Without a browser, the tests that open pages in one are left out, and a line says so.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-# What every test run is started with; $(1): which tests.
+# The command of every test run; $(1): which tests.
 PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and not training and not quiet and $(1)$(if $(BROWSER),, and not browser)"
-NO_BROWSER = @$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
+NO_BROWSER = @$(if $(BROWSER),,echo "Chromium isn't installed: the tests of HTML pages in a browser are left out.")
 
-test: setup ## Run the tests, but for slow ones
+test: setup ## Run the tests, except the slow ones
 	$(NO_BROWSER)
 	$(call PYTEST,not slow)
 
@@ -40,24 +41,24 @@ test-all: setup ## Run all tests, slow ones too
 	$(NO_BROWSER)
 	$(call PYTEST,(slow or not slow))
 
-# Serially: each test has a model or two of up to a gigabyte in memory.
-test-real: setup ## Run the tests on real models, which are fetched where that can be done
+# Serially: each test keeps one or two models of up to a gigabyte in memory.
+test-real: setup ## Run the tests on real models, downloading them if possible
 	@tests/real/run $(VENV)/bin/python
 
-# What decodes, with other kernels than those of this processor: without repacked weights, and with those of older
-# processors, which are compiled once in a minute each.
+# Kernels other than this processor's: without repacked weights, and those of older processors, each of which takes a
+# minute to compile, once.
 SETS ?= plain x86-64-v3 x86-64-v2 openmp
 
-test-kernels: setup ## Run what decodes under several sets of kernels
+test-kernels: setup ## Run the tests that decode with several sets of kernels
 	@tests/kernels/run $(VENV)/bin/python $(SETS)
 
-test-wheel: setup ## Install the wheel outside the checkout, and run it there
+test-wheel: setup ## Install the wheel outside the checkout and run it there
 	@tests/wheel/run $(VENV)/bin/python
 
-test-training: $(TORCH) ## Run the tests of training, which take PyTorch: some gigabytes of disk
+test-training: $(TORCH) ## Run the tests of training, which need PyTorch: some gigabytes of disk
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m training tests/training
 
-# Hostile input of every kind: the same for a seed. SCALE=0.1 tries a tenth of it.
+# Hostile input of every kind, determined by SEED. SCALE=0.1 tries a tenth of it.
 SEED  ?= 1
 SCALE ?= 1
 
@@ -70,13 +71,20 @@ lint: setup ## Check style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# SHARE=0.02 takes a fiftieth of the time and text, to try it.
+docs: $(ZENSICAL) ## Build the documentation as a site in build/docs/site, and check its links
+	$(VENV)/bin/python docs/build_site.py
+
+$(ZENSICAL): $(READY)
+	@$(PIP) install -q --group docs
+	@touch $@
+
+# SHARE=0.02 uses a fiftieth of the time and text, for a trial.
 SHARE ?= 1
 
-train: $(TORCH) ## Train the bundled pair and its heads further, in some hours; see training/README.md
+train: $(TORCH) ## Train the bundled pair and its heads further, which takes hours; see training/README.md
 	$(VENV)/bin/python -m training --share $(SHARE) $(TRAIN_FLAGS)
 
-check-training: $(TORCH) ## Compare what PyTorch and llama.cpp compute of the bundled pair
+check-training: $(TORCH) ## Check that PyTorch and llama.cpp compute the same for the bundled pair
 	$(VENV)/bin/python -m training.check
 
 $(TORCH): $(READY)
@@ -86,8 +94,8 @@ $(TORCH): $(READY)
 
 setup: $(READY) ## Make .venv and build llama.cpp for this machine
 
-# The first set-up builds for some minutes, every later one on the same kind of processor takes seconds. What was built is
-# tried, and built with fewer of the processor's instructions if it fails.
+# The first set-up takes some minutes, every later one on the same kind of processor takes seconds. The build is tried,
+# and if it fails, repeated with fewer of the processor's instructions.
 $(READY): pyproject.toml Makefile $(BUILDING)
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --upgrade "pip>=25.1"
@@ -95,5 +103,5 @@ $(READY): pyproject.toml Makefile $(BUILDING)
 	@$(VENV)/bin/python $(BUILDING) install --accel $(ACCEL) -- --group dev -e ".[serve]"
 	@rm -f $(VENV)/.ready-* && touch $@
 
-clean: ## Remove everything that set-up and tests made
+clean: ## Remove everything that set-up and tests created
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,4 +1,4 @@
-"""What the benchmarks share: prompts, an session on the bundled pair, medians, tables, the machine's description."""
+"""Shared by the benchmarks: prompts, a session on the bundled pair, medians, tables, the machine's description."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ PROMPTS = [
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
-    """The options that name another pair than the bundled one."""
+    """Add options for another pair than the bundled one."""
     parser.add_argument("--target", default=str(DEMO / "target.gguf"), help="instead of the bundled one")
     parser.add_argument("--draft", default=str(DEMO / "draft.gguf"), help="instead of the bundled one")
 
 
-def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Session:
-    """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
+def open_demo(variants: Sequence[Mapping[str, object]] = (), **changes: object) -> Session:
+    """A session on the bundled pair, or the one in `changes`, with 1024 tokens of context and room for all variants."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
     settings = Settings(**{"drafter": "model", "max_tokens": 128, **chosen})  # type: ignore[arg-type]
     session = Engine(settings).session()
-    session.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
+    session.open(1, [replace(settings, **variant) for variant in variants])  # type: ignore[arg-type]
     return session
 
 
@@ -58,13 +58,13 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median of ratios and, of four or more, the quartiles, as a table's cell."""
+    """The median of ratios, and the quartiles if there are at least four, as a table cell."""
     middle, low, high = median_and_spread(values)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})" if len(values) >= 4 else f"{middle:.2f}"
 
 
 def row(*cells: object) -> str:
-    """A line of a Markdown table; a float is a speed."""
+    """A row of a Markdown table; floats are speeds."""
     return "| " + " | ".join(f"{cell:,.0f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
 
 
@@ -74,12 +74,12 @@ def head(*cells: str) -> str:
 
 
 def progress(text: str) -> None:
-    """A line on stderr, apart from the tables."""
+    """Print a line to stderr, so that stdout has only the tables."""
     print(text, file=sys.stderr, flush=True)
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens at."""
+    """A free port on this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -92,12 +92,12 @@ def forward_s(session: Session) -> tuple[float, ...]:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The mean of ratios."""
+    """The geometric mean."""
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
 def machine() -> str:
-    """One line about where a figure was taken."""
+    """One line about the machine and the versions."""
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

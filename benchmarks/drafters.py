@@ -1,11 +1,11 @@
-"""Every drafter on every category, as if on other machines: the real loop, models and policies, another clock.
+"""Every drafter on every category, as if on other machines: with the real loop, models and policies, but another clock.
 
     python benchmarks/drafters.py [--machines NAME,...] [--tokens N] [--temp T]
 
-The bundled pair really decodes; only the clock is not ours: each pass advances it by what a pass over so many tokens
-takes on a machine of profiles/hardware. Where its curve ends, beyond some 17 tokens, it is drawn on at its steepest,
-which is hard on lookahead. The time of what needs no model is left out. Greedy answers begin after 24 sampled tokens,
-for from the prompts alone the small model soon falls into loops.
+The bundled pair really decodes, but the clock is simulated: each pass advances it by the time of such a pass on a
+machine of profiles/hardware. Beyond the end of its curve, at some 17 tokens, the curve continues at its steepest slope,
+which is a disadvantage for lookahead. Time outside the models is left out. Greedy answers start after 24 sampled
+tokens, because directly after the prompts the small model soon falls into loops.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lookahead 8:4:8": {"drafter": "lookahead", "lookahead": "8:4:8"},
 }
 CUT = 24
-"""Tokens that are sampled before a greedy answer."""
+"""Tokens sampled before a greedy answer."""
 
 
 class Clock:
-    """Time on another machine."""
+    """The time on another machine."""
 
     def __init__(self) -> None:
         self.costs: Costs | None = None
@@ -51,7 +51,7 @@ class Clock:
 
 
 class Timed:
-    """A context whose passes take the time that they take elsewhere."""
+    """A context whose passes take as long as on another machine."""
 
     def __init__(self, context: LlamaContext, clock: Clock, of_target: bool) -> None:
         self._context, self._clock, self._of_target = context, clock, of_target
@@ -73,14 +73,13 @@ class Timed:
 
 
 class Elsewhere:
-    """An session of the bundled pair on any machine."""
+    """A session of the bundled pair on a simulated machine."""
 
     def __init__(self, tokens: int, temp: float, seeds: int) -> None:
         self.seeds = seeds
         self.clock = Clock()
         self.session = open_demo(max_tokens=tokens, temperature=temp, draft_tokens=AUTO, threads=1)
-        ways = [replace(self.session.settings, **its) for its in VARIANTS.values()]
-        self.session.open(1, ways)
+        self.session.open(1, [replace(self.session.settings, **its) for its in VARIANTS.values()])
         self.session.clock = self.clock
         self.session.keep_costs = lambda: None  # type: ignore[method-assign]
         target, draft = self.session.models.contexts
@@ -88,24 +87,24 @@ class Elsewhere:
         self.session.models.draft.drafting = Timed(draft, self.clock, False)  # type: ignore[assignment]
 
     def go_to(self, costs: Costs) -> None:
-        """Be on a machine where nothing has been learned yet."""
+        """Switch to a machine on which nothing has been learned yet."""
         self.clock.costs = costs
         models = self.session.models
         models.tuned_costs, models.tuning = replace(costs, other=0.0), None
         self.session.drafting.forget()
 
-    def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Metrics]]:
-        """Reports by category; several of each prompt where they are sampled."""
+    def answers(self, settings: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Metrics]]:
+        """Metrics by category; several per prompt if answers are sampled."""
         found: dict[str, list[Metrics]] = {}
         for number, (category, prompt) in enumerate(prompts):
-            for seed in range(self.seeds if way.temperature else 1):
-                events = self.session.events(prompt, 1000 * seed + number, settings=way)
+            for seed in range(self.seeds if settings.temperature else 1):
+                events = self.session.events(prompt, 1000 * seed + number, settings=settings)
                 found.setdefault(category, []).append(Metrics.of(events))
         return found
 
 
 def prompts_of(elsewhere: Elsewhere, seed: int = 1) -> list[tuple[str, list[int]]]:
-    """The suite's prompts; greedily, each with the beginning of an answer sampled with the seed."""
+    """The suite's prompts; for greedy answers, each with the start of an answer sampled with the seed."""
     session = elsewhere.session
     found = []
     for prompt in suites.load("python"):
@@ -125,7 +124,7 @@ def speed(reports: Iterable[Metrics]) -> float:
 
 
 def shown(reports: list[Metrics], own: list[Metrics]) -> str:
-    """A cell: the speedup over the target alone, acceptance, tokens a step."""
+    """A cell: the speedup over the target alone, acceptance, tokens per step."""
     drafted = sum(report.drafted for report in reports)
     accepted = f"{sum(report.accepted for report in reports) / drafted:.0%}" if drafted else "-"
     steps = sum(report.emitted - 1 for report in reports) / max(sum(report.steps for report in reports), 1)
@@ -133,7 +132,7 @@ def shown(reports: list[Metrics], own: list[Metrics]) -> str:
 
 
 def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
-    """Speedups by machine and category, and how `ngram+model` stands to the better of its parts."""
+    """Print speedups by machine and category, and the ratio of `ngram+model` to the better of its parts."""
     prompts = prompts_of(elsewhere)
     base = elsewhere.session.settings
     ratios = []
@@ -152,7 +151,7 @@ def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
                 ratios.append((speed(found["ngram+model"][category]) / better, f"{name} {category}"))
     low = [f"{where} {ratio:.3f}" for ratio, where in sorted(ratios) if ratio < 0.98]
     mean = geometric_mean(ratio for ratio, _ in ratios)
-    least = f"least {min(ratios)[0]:.3f} ({min(ratios)[1]})"
+    least = f"lowest {min(ratios)[0]:.3f} ({min(ratios)[1]})"
     print(f"\nngram+model over the better of the two: mean {mean:.3f}, {least};", end=" ")
     print(f"under 0.98: {', '.join(low) or 'none'} of {len(ratios)}")
 
@@ -162,7 +161,7 @@ def main() -> None:
     parser.add_argument("--machines", default=",".join(hardware.names()))
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--temp", type=float, default=0.0)
-    parser.add_argument("--seeds", type=int, default=3, help="sampled answers to each prompt")
+    parser.add_argument("--seeds", type=int, default=3, help="sampled answers per prompt")
     options = parser.parse_args()
     elsewhere = Elsewhere(options.tokens, options.temp, options.seeds)
     print(f"temperature {options.temp:g}, {options.tokens} tokens")

@@ -1,4 +1,4 @@
-"""Beside the simulator: static settings, drafters without a model, and the best that could have been done."""
+"""Complements the simulator: static settings, drafters without a model, and the best possible result in hindsight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec_cli.measure.simulate import AHEAD, FREE, MOST, Answer, Run, Tally, 
 
 MIN_P = (0.0, 0.5, 0.75, 0.9)
 Static = tuple[int, float]
-"""A setting that does not adapt: draft tokens (0: the target alone) and the least confidence to go on."""
+"""A setting that doesn't adapt: draft tokens (0: the target alone) and the least confidence to continue a draft."""
 
 
 def _settings() -> dict[Static, FixedLength]:
@@ -24,12 +24,12 @@ def _settings() -> dict[Static, FixedLength]:
 
 
 def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
-    """Every static setting, the target alone included; what they do does not depend on costs."""
+    """Every static setting, including the target alone; their drafts don't depend on costs."""
     return {(0, 0.0): alone(answers)} | {key: replay(policy, answers, FREE) for key, policy in _settings().items()}
 
 
 def best(tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = MIN_P) -> tuple[Static, float]:
-    """The fastest static setting on a machine, of those with some least confidences, and its tokens per second."""
+    """The fastest static setting on a machine and its tokens per second. least: the least confidences to consider."""
     setting = max((key for key in tallies if key[1] in least), key=lambda key: tallies[key].tokens_per_s(costs))
     return setting, tallies[setting].tokens_per_s(costs)
 
@@ -41,10 +41,10 @@ def replay_texts(
     costs: Costs,
     watch: Callable[[Step], None] | None = None,
 ) -> Tally:
-    """Decode texts again with a drafter that needs no model: the real one, made anew for each, as for each answer.
+    """Decode texts again with a real drafter that needs no model, created anew for each text, as for each answer.
 
-    A draft token stands if it is the text's. That is what `match` and `coupled` do, and as a deterministic draft
-    token stands with probability p, it is as often true with `rejection`.
+    A draft token is accepted if it equals the text's. `match` and `coupled` do the same; `rejection` accepts as often,
+    because it accepts a deterministic draft token with probability p.
     """
     tally = Tally()
     for text in texts:
@@ -59,7 +59,7 @@ def _replay_text(drafter: Drafter, text: Text, run: Run) -> None:
     drafter.start(text.prompt)
     at = 1
     while at < len(tokens):
-        left = len(tokens) - at - 1  # besides the token that a step brings in any case
+        left = len(tokens) - at - 1  # besides the token that every step emits
         budget = min(run.policy.limit(max(MOST, len(tokens)) - at - 1), left, AHEAD)
         draft = drafter.propose(context, budget, run.policy) if budget > 0 else NO_DRAFT
         truth = zip(draft.tokens, tokens[at:], strict=False)
@@ -79,20 +79,20 @@ def known(make: Callable[[], Drafter], texts: Iterable[Text], costs: Costs) -> T
 
 
 def known_statics(make: Callable[[], Drafter], texts: Sequence[Text]) -> dict[Static, Tally]:
-    """Every static setting with such a drafter, the target alone included."""
+    """Every static setting with such a drafter, including the target alone."""
     tokens = sum(len(text.tokens) - 1 for text in texts)
     replayed = {key: replay_texts(make, policy, texts, FREE) for key, policy in _settings().items()}
     return {(0, 0.0): Tally(tokens=tokens, verified=Counter({1: tokens})), **replayed}
 
 
 def clairvoyant(answers: Iterable[Answer], costs: Costs) -> float:
-    """Tokens per second of whoever knows which tokens will be accepted and drafts what pays of them: the bound."""
+    """Tokens per second with the best drafts possible if it were known which tokens are accepted: an upper bound."""
     seconds, tokens = 0.0, 0
     step = [costs.verify(n) + costs.other for n in range(1, LONGEST + 2)]
     draft = costs.draft(1)
     for answer in answers:
         length = len(answer.stands)
-        left = [0.0] * (length + 1)  # left[i]: the least time from place i to the end
+        left = [0.0] * (length + 1)  # left[i]: the least time from position i to the end
         for at in range(length - 1, -1, -1):
             left[at] = step[0] + left[at + 1]
             drafted = 0

@@ -1,8 +1,8 @@
-"""What the HTTP side of `specdec serve` takes: requests a second where the model answers at once.
+"""The speed of the HTTP layer of `specdec serve`: requests per second if the model answers at once.
 
 python benchmarks/http_layer.py [--clients 1 8] [--requests 2000]
 
-Clients and server share the machine, each client in a process of its own, on one connection.
+Clients and server share the machine; each client is a process with one connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKENS = 32
 
 
 class ScriptedAnswering(Answering):
-    """Answers of TOKENS tokens that are there at once."""
+    """Answers with TOKENS tokens, at once."""
 
     def __init__(self) -> None:
         self.scheduler = cast(Scheduler, SimpleNamespace(is_alive=True, jobs=[], waiting=[]))
@@ -59,7 +59,7 @@ def serve(port: int) -> None:
 
 
 def client(port: int, stream: bool, count: int) -> list[float]:
-    """Seconds of each of so many requests."""
+    """Send `count` requests; returns the seconds of each."""
     connection, seconds = HTTPConnection("127.0.0.1", port, timeout=60), []
     body = json.dumps({"prompt": "x", "stream": stream})
     for _ in range(count):
@@ -74,7 +74,7 @@ def client(port: int, stream: bool, count: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--requests", type=int, default=2000, help="of all clients together")
+    parser.add_argument("--requests", type=int, default=2000, help="of all clients in total")
     parser.add_argument("--port", type=int, default=18080)
     args = parser.parse_args()
     print(machine())

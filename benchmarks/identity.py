@@ -1,12 +1,12 @@
-"""Are answers the target's own? Every difference from the target alone is proved to be rounding, or is a bug.
+"""Checks that answers are the target's own: every difference from the target alone is proved to be rounding, or a bug.
 
     python benchmarks/identity.py out.jsonl --prompts HumanEval.jsonl                 # the bundled pair, greedy
     python benchmarks/identity.py out.jsonl --target BIG --draft SMALL --limit 40 --threads 2 --bitwise
     python benchmarks/identity.py out.jsonl --temp 0.8 --drafters model,ngram --lengths 2,4,auto    # sampled, coupled
 
-One line of JSON for each prompt and way of drafting; what is there already is not run again. At a temperature prompt
-number i has the seed i. Prompts: a suite, or a file as `compare --prompts` takes it. --pad N puts so many tokens of
-code before each prompt.
+Writes one line of JSON for each prompt and variant; existing ones aren't run again. At a temperature, prompt number i
+has the seed i. --prompts: a suite, or a file as for `compare --prompts`. --pad N puts up to N tokens of code before
+each prompt.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     sampling = {"max_tokens": options.tokens, "temperature": options.temp, "accept": "coupled"}
     settings = Settings(options.target, options.draft, threads=options.threads, bitwise=options.bitwise, **sampling)
     lengths = [length if length == AUTO else int(length) for length in options.lengths.split(",")]
-    ways = [
+    variants = [
         replace(settings, drafter=drafter, draft_tokens=length)
         for drafter in options.drafters.split(",")
         for length in lengths
@@ -60,17 +60,17 @@ def main() -> None:
             tokens = session.tokenize(prompt.text, raw=True)
             padding = session.tokenize("".join(CODE.format(i) for i in range(options.pad // 20)), raw=True)
             prompts.append((prompt.id, [*padding[: max(options.pad - len(tokens), 0)], *tokens]))
-        session.open(max(len(tokens) for _, tokens in prompts), ways)
+        session.open(max(len(tokens) for _, tokens in prompts), variants)
         about = f"{Path(options.target).stem} {options.threads} {options.pad} {options.temp:g} {options.bitwise}"
         about += f" {options.tokens}" * (options.tokens != parser.get_default("tokens"))
         for seed, (name, tokens) in enumerate(prompts, 1):
             own: Transcript | None = None
-            for way in ways:
-                key = f"{about} {name} {way.drafter} {way.draft_tokens}"
+            for variant in variants:
+                key = f"{about} {name} {variant.drafter} {variant.draft_tokens}"
                 if key in done:
                     continue
                 own = own or _transcript(session, tokens, seed, settings.alone())
-                line = {"key": key, **_compared(session, tokens, seed, way, own)}
+                line = {"key": key, **_compared(session, tokens, seed, variant, own)}
                 print(json.dumps(line), file=out, flush=True)
                 done[key] = line
         rounding = str(session.costs.agreement or "")
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _done(path: Path) -> dict[str, dict[str, Any]]:
-    """What earlier calls have found out, by key."""
+    """The results of earlier runs, by key."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return {line["key"]: line for line in map(json.loads, lines)}
 
@@ -88,9 +88,9 @@ def _transcript(session: Session, prompt: list[int], seed: int, settings: Settin
     return Transcript.of(events, tuple(session.models.target.opened.thread_log))
 
 
-def _compared(session: Session, prompt: list[int], seed: int, way: Settings, own: Transcript) -> dict[str, Any]:
-    mine = _transcript(session, prompt, seed, way)
-    found = session.divergence(prompt, own, mine, seed, way)
+def _compared(session: Session, prompt: list[int], seed: int, variant: Settings, own: Transcript) -> dict[str, Any]:
+    mine = _transcript(session, prompt, seed, variant)
+    found = session.divergence(prompt, own, mine, seed, variant)
     drafted = sum(len(each.draft.tokens) for each in mine.passes)
     accepted = sum(len(each.path) for each in mine.passes)
     about = {"tokens": len(mine.tokens), "passes": len(mine.passes), "drafted": drafted, "accepted": accepted}
@@ -98,7 +98,7 @@ def _compared(session: Session, prompt: list[int], seed: int, way: Settings, own
 
 
 def _summary(about: str, done: dict[str, dict[str, Any]], rounding: str) -> None:
-    """What all lines of these settings come to."""
+    """Print a summary of all lines with these settings."""
     lines = [line for key, line in done.items() if key.startswith(f"{about} ")]
     kinds = Counter(line["divergence"]["kind"] if line["divergence"] else "identical" for line in lines)
     print(f"{machine()}\n{about}: {len(lines)} answers: {dict(kinds)}", file=sys.stderr)

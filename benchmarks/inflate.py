@@ -1,39 +1,39 @@
-"""A model that computes what a small one computes, at the cost of a large one: real behaviour at real size.
+"""Writes a model that computes what a small one computes, at the cost of a large one: real behaviour at real size.
 
     python benchmarks/inflate.py --like 8b --type Q8_0 profiles/demo/target.gguf target-8b.gguf
     python benchmarks/inflate.py --like 0.5b --type Q8_0 profiles/demo/draft.gguf draft-0.5b.gguf
 
-Benchmarks need a draft whose tokens are really accepted and a target that really takes its time. The source is a GGUF
-file of the plain llama architecture; the result has more layers, a wider residual stream, more and larger heads,
-shared keys and values, more feed-forward units and more tokens. Small letters mean the source's, large the result's:
+Benchmarks need a draft whose tokens are really accepted and a target that is really slow. The source is a GGUF file of
+the plain llama architecture; the result has more layers, a wider residual stream, more and larger heads, shared keys
+and values, more feed-forward units and more tokens. Below, small letters are the source's sizes, capitals the result's:
 
-- Stream: its d dimensions come first, the others are zero. The mean of squares over D is d/D of that over d, so
-  norms get weights times sqrt(d/D), and epsilon d/D.
-- Heads: key/value head a stays a, with query heads a * G and on (G to a key/value head). Pair i of a head turns with
-  frequency base^(-2i/h), so it becomes pair i * H/h; queries are multiplied by sqrt(H/h), since scores are divided by
+- Stream: the source's d dimensions come first, the others are zero. The mean of squares over D is d/D of that over d,
+  so the norms' weights are multiplied by sqrt(d/D), and epsilon by d/D.
+- Heads: key/value head a stays a, with query heads from a * G on (G per key/value head). Pair i of a head rotates with
+  frequency base^(-2i/h), so it becomes pair i * H/h; queries are multiplied by sqrt(H/h), because scores are divided by
   sqrt(H). Values fill a head's first h dimensions.
 - Layers: the first are the source's, the others add zero.
-- Tokens: more of them, which no text reaches (unused, to the tokenizer) and no sampler takes. The embedding's last
-  dimension is a constant c, which stays in the stream; c^2 = eps * d/2 is taken off epsilon, so norms are the same.
-  Only the output's norm lets it through, and in the output each added token has -1 there: its logit is -PENALTY
-  divided by the root mean square of the source's stream, give or take a few, and its chance is 0 in float32.
+- Tokens: the added ones never occur in a text (the tokenizer marks them unused) and are never sampled. The embedding's
+  last dimension is a constant c, which stays in the stream; c^2 = eps * d/2 is subtracted from epsilon, so norms don't
+  change. Only the output's norm lets it through, and each added token has -1 there in the output matrix: its logit is
+  about -PENALTY divided by the root mean square of the source's stream, and its probability is 0 in float32.
 
-All else is random, N(0, 1/inputs), so that memory and multipliers see what they see in a real model: a weight that
-meets a zero may have any value. These have to be zero, 3 % of an 8B model's weights:
+All other weights are random, N(0, 1/inputs), as memory and arithmetic should see the values of a real model: a weight
+that is multiplied by zero may have any value. These must be zero, 3 % of an 8B model's weights:
 
-- where the source's stream comes in: rows of attn_v and ffn_up that are not the source's (their values and units are
-  zero then, and what these meet may be random); in the source's layers, such rows of attn_q too;
-- in the source's layers, where its values and units come in: rows of attn_output and ffn_down for added dimensions,
-  and, of attn_output, all rows where other query heads share these values.
+- with the source's stream as input: rows of attn_v and ffn_up that aren't the source's (their values and units are then
+  zero, and are multiplied by random weights); in the source's layers, also such rows of attn_q;
+- in the source's layers, with its values and units as input: rows of attn_output and ffn_down for added dimensions,
+  and all rows of attn_output for other query heads that share these values.
 
-Most activations are zero, though; a real model's are not.
+Unlike in a real model, most activations are zero.
 
-Random rows are made once for each kind of matrix (four million numbers) and written again and again, each time from
-another row on. Caches go by address and do not notice; new numbers would take minutes.
+Random rows are made once for each kind of matrix (four million numbers) and written repeatedly, each time from another
+row on. Caches work by address, so this makes no difference to them; new numbers would take minutes.
 
 F16 and Q8_0 keep the function up to rounding: llama.cpp's kernels round activations (to 8 bits, for Q8_0), and a
-difference in the last bit becomes one in the logits' first decimal. A near-tie may flip, a few in a thousand tokens.
-The result is compared with the source once it is written. `specdec draft quantize` makes smaller types of it.
+difference in the last bit grows to the logits' first decimal. A near-tie may flip, a few times per thousand tokens.
+After writing, the result is compared with the source. `specdec draft quantize` makes smaller types of it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from specdec_cli.llama.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a llama model's cost depends on. head_size: of queries, keys and values alike."""
+    """The sizes that a llama model's cost depends on. head_size: of queries, keys and values."""
 
     layers: int
     width: int
@@ -75,26 +75,26 @@ class Shape:
 
     @property
     def group(self) -> int:
-        """Query heads to a key/value head."""
+        """Query heads per key/value head."""
         return self.heads // self.kv_heads
 
 
 LIKE = {
     # Llama 3.1 8B
     "8b": Shape(32, 4096, 32, 8, 128, 14336, 128256),
-    # Qwen 2.5 0.5B with the vocabulary above. Its 14 heads have 2 key/value heads, the bundled draft needs 4: 12 and 4
-    # are as many weights.
+    # Qwen 2.5 0.5B with the vocabulary above. It has 14 heads and 2 key/value heads, but the bundled draft needs 4; 12
+    # and 4 have as many weights.
     "0.5b": Shape(24, 896, 12, 4, 64, 4864, 128256),
 }
 FILE_TYPES = {"F16": LlamaFileType.MOSTLY_F16, "Q8_0": LlamaFileType.MOSTLY_Q8_0}
 BLOCK = 256
-"""The most columns that any type, or a kernel's rounding of activations, puts under one scale."""
+"""The most columns with one scale, in any type or in a kernel's rounding of activations."""
 PENALTY = 2_000.0
-"""Puts added tokens 100 and more below the others, and stays far from what 16 bits hold (65,504)."""
+"""Puts added tokens at least 100 below the others, and stays far below the limit of 16 bits (65,504)."""
 NEAR_TIE = 0.1
-"""Logits this close may change places by rounding."""
+"""Rounding can swap logits that are this close."""
 OUT_OF_REACH = 50.0
-"""A token whose logit is this much below another's is never sampled: its chance is 2e-22 of the other's."""
+"""A token whose logit is this far below another's is never sampled: it is 2e-22 times as likely."""
 NORMS = ("attn_norm", "ffn_norm")
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NOWHERE = np.array([], np.intp)
@@ -127,7 +127,7 @@ class Source:
         self.epsilon = self.field("llama.attention.layer_norm_rms_epsilon")
         known = {f"blk.{i}.{part}" for i in range(self.shape.layers) for part in NORMS + MATRICES}
         if others := self._tensors.keys() - known - {"token_embd", "output_norm", "output"}:
-            raise SystemExit(f"{path.name}: nothing is known of {', '.join(sorted(others))}")
+            raise SystemExit(f"{path.name} has unknown tensors: {', '.join(sorted(others))}")
 
     def field(self, name: str, default: object = None) -> Any:
         return self.fields[name].contents() if name in self.fields else default
@@ -136,13 +136,13 @@ class Source:
         return name in self._tensors
 
     def tensor(self, name: str) -> np.ndarray:
-        """float32 (outputs, inputs), or (width,) of a norm"""
+        """float32 (outputs, inputs), or (width,) for a norm."""
         found = self._tensors["token_embd" if name == "output" and name not in self else name]
         return gguf.quants.dequantize(found.data, found.tensor_type)
 
 
 class Noise:
-    """Random weights: as numbers, and as quantised rows that are made once and used again."""
+    """Random weights: as numbers, and as quantised rows that are made once and reused."""
 
     SIZE = 1 << 22
 
@@ -152,14 +152,14 @@ class Noise:
         self._pools: dict[object, np.ndarray] = {}
 
     def rows(self, count: int, columns: int, zero: np.ndarray) -> np.ndarray:
-        """float32 (count, columns), with zeros in some columns"""
+        """float32 (count, columns), zero in the columns `zero`."""
         start = self._rng.integers(self.SIZE // 2)
         rows = np.resize(self._normal[start:], (count, columns)) / np.float32(math.sqrt(columns))
         rows[:, zero] = 0
         return rows
 
     def write(self, file: BinaryIO, count: int, matrix: Matrix) -> None:
-        """Rows of a matrix that the source knows nothing of."""
+        """Write `count` random rows of a matrix."""
         key = (matrix.type, matrix.columns, matrix.zero.tobytes(), matrix.last)
         if key not in self._pools:
             rows = self.rows(max(2, self.SIZE // matrix.columns), matrix.columns, matrix.zero)
@@ -176,10 +176,10 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """A weight matrix of the result; to GGUFWriter, an array.
+    """A weight matrix of the result, which GGUFWriter treats as an array.
 
-    values: makes the source's, float32 (len(rows_at), len(columns_at)), which go to these rows (ascending) and columns.
-    zero: columns where the random weights are zero, in all rows. last: what random rows have in the last column.
+    values: returns the source's weights, float32 (len(rows_at), len(columns_at)), for these rows (ascending) and
+    columns. zero: columns in which random weights are zero, in all rows. last: the last column of random rows.
     """
 
     name: str
@@ -212,7 +212,7 @@ class Matrix:
 
 
 class Inflation:
-    """The tensors of a source in another shape, one after another. Raises SystemExit if it does not fit into that."""
+    """The tensors of a source in another shape, one after another. Raises SystemExit if the source doesn't fit."""
 
     def __init__(self, source: Source, shape: Shape, chosen: str) -> None:
         small = source.shape
@@ -229,7 +229,7 @@ class Inflation:
         self.epsilon = source.epsilon * small.width / shape.width * (0.5 if self.padded else 1)
 
     def norms(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Names, and float32 (width,)"""
+        """Names and weights, float32 (width,)."""
         for name in ("output_norm", *(f"blk.{i}.{part}" for i in range(self.shape.layers) for part in NORMS)):
             weights = np.ones(self.shape.width, np.float32)
             if name in self.source:
@@ -267,7 +267,7 @@ class Inflation:
         kept = slice(small.head_size)
         pairs = np.arange(0, large.head_size, 2 * (large.head_size // small.head_size))
         turned = np.stack((pairs, pairs + 1), 1).ravel()
-        # Rows and columns, where the source's are, and columns that must be zero in the other rows.
+        # Rows and columns, the rows and columns of the source's weights, and columns that must be zero elsewhere.
         plan = {
             "attn_q": (wide, width, ours[..., turned], stream, stream),
             "attn_k": (kv_wide, width, kv_heads[:, turned], stream, NOWHERE),
@@ -290,7 +290,7 @@ class Inflation:
 
 
 def write(source: Source, out: Path, shape: Shape, chosen: str) -> tuple[int, int]:
-    """Write a source in another shape and type, a few rows at a time. Returns how many weights, how many bytes."""
+    """Write a source in another shape and type, a few rows at a time. Returns the number of weights and bytes."""
     inflation = Inflation(source, shape, chosen)
     writer = gguf.GGUFWriter(out, "llama")
     tokens, types = source.field("tokenizer.ggml.tokens"), source.field("tokenizer.ggml.token_type")
@@ -333,10 +333,10 @@ def write(source: Source, out: Path, shape: Shape, chosen: str) -> tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the result would have written instead of the source.
+    """How the result's tokens and logits compare with the source's.
 
-    missed: tokens that differ, by their number, with how far the result's is below the source's (in its logits).
-    apart: the largest difference of a logit. below: how far the added tokens' logits stay under the best one.
+    missed: for each token that differs, by number, how far the result's token is below the source's in the source's
+    logits. apart: the largest difference between logits. below: how far the added tokens' logits are below the best.
     """
 
     tokens: int
@@ -346,19 +346,19 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether rounding alone can be the reason for what differs."""
+        """Whether rounding alone can explain the differences."""
         return max(self.missed.values(), default=0.0) <= NEAR_TIE and self.below > OUT_OF_REACH
 
     def __str__(self) -> str:
-        said = f"{self.tokens - len(self.missed)} of {self.tokens} tokens equal"
+        text = f"{self.tokens - len(self.missed)} of {self.tokens} tokens equal"
         if self.missed:
-            said += f", those that differ are {max(self.missed.values()):.2g} apart at most"
-        said += f"; logits differ by {self.apart:.2g} at most"
-        return said + (f"; added tokens {self.below:.0f} below the best or more" if self.below < math.inf else "")
+            text += f", the others at most {max(self.missed.values()):.2g} apart"
+        text += f"; logits differ by at most {self.apart:.2g}"
+        return text + (f"; added tokens at least {self.below:.0f} below the best" if self.below < math.inf else "")
 
 
 def compare(source: Path, result: Path, tokens: int, threads: int, prompts: Sequence[str] = PROMPTS) -> Comparison:
-    """Let the source write so many tokens to each prompt, greedily, and the result read them one by one."""
+    """Let the source answer each prompt greedily with up to `tokens` tokens, and the result read them one by one."""
     interrupt = Interrupt()
     models = [Model(path, Placement(), interrupt) for path in (source, result)]
     count, missed, apart, below = 0, {}, 0.0, math.inf
@@ -387,7 +387,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("source", type=Path, metavar="SRC")
     options.add_argument("out", type=Path, metavar="OUT")
-    options.add_argument("--like", choices=LIKE, help="the shape of a real model; else the source's own")
+    options.add_argument("--like", choices=LIKE, help="the shape of a real model; by default the source's")
     options.add_argument("--type", choices=FILE_TYPES, default="Q8_0")
     for field in fields(Shape):
         options.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N")
@@ -395,7 +395,7 @@ def main() -> None:
     options.add_argument("--threads", type=int, default=host.physical_cores(), help="to compare with")
     chosen = options.parse_args()
     if chosen.out.exists() and chosen.out.samefile(chosen.source):
-        options.error("OUT is SRC")
+        options.error("OUT and SRC are the same file")
     source = Source(chosen.source)
     shape = LIKE[chosen.like] if chosen.like else source.shape
     given = {field.name: getattr(chosen, field.name) for field in fields(Shape)}

@@ -1,10 +1,10 @@
-"""Is `-k auto` ever slower than the target alone on this machine? Seconds in llama_decode, suite by suite.
+"""Checks whether `-k auto` is ever slower than the target alone on this machine, by the time in llama_decode per suite.
 
     python benchmarks/never_slower.py out.jsonl --target BIG --draft SMALL --drafters ngram,model,ngram+model
 
-For each prompt the target alone and each drafter answer in turn, in opposite order from round to round; what counts is
-the time in llama_decode per token of both models together, which other programs disturb least. One line of JSON for
-each prompt; what is there already is not run again.
+For each prompt, the target alone and each drafter answer in turn, in an order that reverses every round. The figure is
+the time in llama_decode per token, of both models together, which other programs disturb least. Writes one line of JSON
+per prompt; existing ones aren't run again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--drafters", default="ngram,model,ngram+model")
     parser.add_argument("--suites", default=SUITES)
-    parser.add_argument("--limit", type=int, default=2, help="prompts of each suite")
+    parser.add_argument("--limit", type=int, default=2, help="prompts per suite")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--threads", type=int, default=1)
@@ -54,12 +54,12 @@ def main() -> None:
         threads=options.threads,
         ctx=options.ctx,
     )
-    ways = [settings.alone(), *(replace(settings, drafter=drafter) for drafter in drafters)]
+    variants = [settings.alone(), *(replace(settings, drafter=drafter) for drafter in drafters)]
     done = {}
     if options.out.exists():
         done = {line["key"]: line for line in map(json.loads, options.out.read_text("utf-8").splitlines())}
     with one_session(settings) as session, options.out.open("a", encoding="utf-8") as out:
-        session.open(1, ways)
+        session.open(1, variants)
         for suite in options.suites.split(","):
             for number, prompt in enumerate(suites.load(suite)[: options.limit]):
                 about = f"{Path(options.target).stem} {options.drafters} {options.threads} {options.tokens}"
@@ -67,31 +67,33 @@ def main() -> None:
                 if key in done:
                     continue
                 tokens = session.tokenize(prompt.text)
-                seconds = _measured(session, tokens, number, ways, options.rounds)
+                seconds = _measured(session, tokens, number, variants, options.rounds)
                 done[key] = {"key": key, "suite": suite, "ms_per_token": seconds}
                 print(json.dumps(done[key]), file=out, flush=True)
                 print(key, {name: f"{seconds['none'] / each:.3f}" for name, each in seconds.items()}, file=sys.stderr)
     _summary(done.values(), drafters)
 
 
-def _measured(session: Session, prompt: list[int], seed: int, ways: list[Settings], rounds: int) -> dict[str, float]:
-    """Milliseconds in llama_decode for each token after the first, the least of the rounds."""
+def _measured(
+    session: Session, prompt: list[int], seed: int, variants: list[Settings], rounds: int
+) -> dict[str, float]:
+    """Milliseconds in llama_decode per token after the first, in each variant's fastest round."""
     found: dict[str, list[float]] = {}
     for number in range(rounds):
-        for way in ways if number % 2 == 0 else ways[::-1]:
+        for variant in variants if number % 2 == 0 else variants[::-1]:
             start, tokens = (0.0, 0.0), 0
-            for event in session.events(prompt, seed, settings=way):
+            for event in session.events(prompt, seed, settings=variant):
                 if isinstance(event, Step):
                     tokens += len(event.tokens)
                     if event.index == 0:
                         start = forward_s(session)
             spent = sum(forward_s(session)) - sum(start)
-            found.setdefault(way.drafter, []).append(1000 * spent / max(tokens - 1, 1))
+            found.setdefault(variant.drafter, []).append(1000 * spent / max(tokens - 1, 1))
     return {drafter: min(laps) for drafter, laps in found.items()}
 
 
 def _summary(lines: Iterable[dict[str, Any]], drafters: list[str]) -> None:
-    """Speed against the target alone by suite: the geometric mean over prompts."""
+    """Print the speed relative to the target alone by suite: the geometric mean over prompts."""
     by_suite: dict[str, list[dict[str, float]]] = {}
     for line in lines:
         by_suite.setdefault(line["suite"], []).append(line["ms_per_token"])

@@ -1,9 +1,9 @@
-"""Microseconds per step outside llama_decode, by part; and what `-k auto` itself takes.
+"""Microseconds per step outside llama_decode, by part, and the time that `-k auto` itself takes.
 
     python benchmarks/overhead.py [--threads N] [--repeat N] [--target T.gguf --draft D.gguf]
 
-Settings are interleaved per prompt; figures are medians over prompts and repeats, with quartiles. The share is that
-of the time from an answer's first token to its last.
+Settings are interleaved per prompt; figures are medians over prompts and repeats, with quartiles. Shares are of the
+time from an answer's first token to its last.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ PARTS = ("draft", "verify", "sample", "rest")
 
 
 def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str, float] | None:
-    """Microseconds per step of one answer, by part, and their share; None if it was too short to tell."""
+    """Microseconds per step of one answer, by part, and their share; None if the answer was too short."""
     events = session.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
     before = forward_s(session)
     report = Metrics.of(events)
     target_s, draft_s = (now - then for now, then in zip(forward_s(session), before, strict=True))
     if report.steps < 10:
         return None
-    # The prompt's own passes are in forward_s too; what they cost is in the report.
+    # forward_s includes prefill, whose time is in the report.
     parts = {
         "draft": report.draft_s - draft_s,
         "verify": report.verify_s - (target_s - report.prefill_s),
@@ -64,7 +64,7 @@ def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str
 
 
 def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of each setting medians of its parts in microseconds, and of their total with its quartiles."""
+    """For each setting, the medians of its parts in microseconds, and the median and quartiles of their total."""
     results: dict[str, list[dict[str, float]]] = {name: [] for name in SETTINGS}
     models = {"target": options.target, "draft": options.draft}
     with open_demo([*SETTINGS.values()], threads=options.threads, **models) as session:
@@ -83,7 +83,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(data: Mapping[str, Any]) -> str:
-    lines = [head("setting", *PARTS, "total us a step (quartiles)", "share")]
+    lines = [head("setting", *PARTS, "total us per step (quartiles)", "share")]
     for one in data["steps"]:
         middle, low, high = one["total"]
         cells = (f"{one[part]:.1f}" for part in PARTS)
@@ -92,7 +92,7 @@ def table(data: Mapping[str, Any]) -> str:
 
 
 class Timed:
-    """A policy whose calls are timed, which adds a quarter of a microsecond to each."""
+    """A policy whose calls are timed, which adds a quarter of a microsecond per call."""
 
     def __init__(self, policy: AutoLength) -> None:
         self._policy, self.why, self.seconds = policy, "", 0.0
@@ -111,8 +111,8 @@ class Timed:
 
 
 def policy_table(repeat: int = 5) -> None:
-    """What `-k auto` itself takes in replays of recorded answers."""
-    print("\n" + head("auto, replayed on the costs of", "tokens/step", "us a step (quartiles)"))
+    """Print the time that `-k auto` itself takes in replays of recorded answers."""
+    print("\n" + head("auto, replayed on the costs of", "tokens/step", "us per step (quartiles)"))
     answers = recordings.read(DEMO / "recordings" / "greedy.json.gz").answers
     for name in hardware.names():
         costs, times = hardware.load(name).costs, []

@@ -1,9 +1,9 @@
-"""What speculation brings where the target is computed by another machine, by the delay of the network between.
+"""The speedup of speculation if another machine computes the target, by the delay of the network between them.
 
     python benchmarks/rpc_delay.py [--target T.gguf --draft D.gguf] [--delays 0 1 5 20] [--servers 2]
 
-Servers on loopback, each behind a proxy that holds back every byte for so many milliseconds, each way. `specdec
-compare` measures `-k auto` against the target alone there, paired and interleaved, as a user would.
+The servers run on loopback, each behind a proxy that delays every byte by the given milliseconds, in each direction.
+`specdec compare` measures `-k auto` against the target alone, paired and interleaved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK = 1 << 18
 
 @contextmanager
 def running_server(threads: int) -> Iterator[int]:
-    """`specdec rpc-server` in a process of its own; yields its port."""
+    """Run `specdec rpc-server` in a process; yields its port."""
     port = free_port()
     command = [*SPECDEC, "rpc-server", "--port", str(port), "-t", str(threads)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -55,7 +55,7 @@ def wait_for(port: int) -> None:
 
 
 def delay_all(port: int, behind: int, delay_s: float) -> None:
-    """Pass on what comes to `port` to the port `behind`, and its answers back, each byte so much later."""
+    """Forward bytes between `port` and the port `behind`, in both directions, each with a delay."""
 
     async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
@@ -90,7 +90,7 @@ def delay_all(port: int, behind: int, delay_s: float) -> None:
 
 @contextmanager
 def delayed(behind: int, delay_s: float) -> Iterator[int]:
-    """A proxy in a process of its own; yields its port."""
+    """Run a proxy in a process; yields its port."""
     port = free_port()
     process = multiprocessing.Process(target=delay_all, args=(port, behind, delay_s), daemon=True)
     process.start()
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("-n", "--max-tokens", type=int, default=96)
     chosen = parser.parse_args()
     print(f"{machine()}; {Path(chosen.target).name}, {chosen.servers} servers, {chosen.drafter}\n")
-    columns = ("alone, ms a token", "auto, ms a token", "speedup", "worst category", "tokens a pass", "texts")
+    columns = ("alone, ms per token", "auto, ms per token", "speedup", "worst category", "tokens per pass", "texts")
     print(head("delay, ms", *columns))
     for place in [None, *chosen.delays]:
         with ExitStack() as stack:
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def show(delay: float | None, result: Any) -> None:
-    """A row: medians over the prompts, and the worst category."""
+    """Print a row: medians over the prompts, and the worst category."""
     best = [each for each in result["summaries"] if each["speedup"]]
     whole = next(each for each in best if each["category"] == "all")
     alone = next(each for each in result["summaries"] if each["category"] == "all" and not each["speedup"])
@@ -148,7 +148,7 @@ def show(delay: float | None, result: Any) -> None:
     exact = result["exactness"][whole["variant"]]
     interval = whole["speedup"]
     cells = [
-        "at home" if delay is None else f"{delay:g}",
+        "local" if delay is None else f"{delay:g}",
         f"{alone['tpot_ms']:.1f}",
         f"{whole['tpot_ms']:.1f}",
         f"{interval['mean']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})",

@@ -1,18 +1,18 @@
-"""Every draft-length policy under every machine's costs, from a recording: deterministic, without a model.
+"""Every draft-length policy with every machine's costs, from recordings: deterministic, without a model.
 
-    python benchmarks/simulate.py                  # tables in Markdown, of all recordings that come with specdec
-    python benchmarks/simulate.py FOLDER --brief   # what those of a folder come to
+    python benchmarks/simulate.py                  # Markdown tables of all recordings that come with specdec
+    python benchmarks/simulate.py FOLDER --brief   # a summary of the recordings in a folder
     python benchmarks/simulate.py --rules          # coupled against rejection
     python benchmarks/simulate.py --runs           # whole recordings, and texts that the draft always gets right
     python benchmarks/simulate.py --record         # record the bundled pair again (minutes; changes the figures)
 
-A cell is one machine, one category of the suite and one temperature. In each, `auto` runs once through all answers,
-knowing only the costs at first; the best fixed length (k = 0 to 16) and the best static setting (k and min-p 0, 0.5,
-0.75, 0.9) are those found best in that very cell, with hindsight; the clairvoyant drafts what will be accepted, as
-far as it pays. Recorded greedy text begins at several places of sampled answers, for from its prompts alone this
-small model soon falls into loops; what loops is left out. The recordings of real models (profiles/recordings) were made
-by a script that is in git's history. Where one has the tokens of the texts, `ngram` drafts in them again: the real
-drafter, made anew for each answer, under the same curves; a look for a draft costs LOOK.
+A cell is one machine, one category of the suite and one temperature. In each, `auto` runs once through all answers and
+at first knows only the costs. The best fixed length (k = 0 to 16) and the best static setting (k and min-p 0, 0.5,
+0.75, 0.9) are the best ones for that cell in hindsight. The clairvoyant drafts only tokens that will be accepted, as
+far as they pay. Recorded greedy text starts at several positions of sampled answers, because directly after the prompts
+this small model soon falls into loops; loops are left out. The recordings of real models (profiles/recordings) were
+made by a script in git's history. If a recording has the tokens of the texts, the real `ngram` drafter runs on them,
+created anew for each answer, with the same curves; a search for a draft costs LOOK.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from specdec_cli.measure.simulate import Answer
 
 RECORDINGS, REAL = DEMO / "recordings", DEMO.parent / "recordings"
 LOOK = Curve({1: 15e-6})
-"""Seconds that `ngram` takes to look for a draft: the median on two shared cores of an AMD EPYC, mostly in vain."""
+"""Seconds that `ngram` takes to search for a draft: the median on two shared cores of an AMD EPYC; most find none."""
 BAR = 0.99
 WITHOUT_A_DRAFT_MODEL = "epyc-2core-smollm2"
 SAMPLED_TOKENS, GREEDY_TOKENS = 96, 64
@@ -48,7 +48,7 @@ TEMPERATURE = 0.8
 
 
 def record_all() -> None:
-    """Record the suite of the bundled pair, at both temperatures."""
+    """Record the bundled pair on the suite, at both temperatures."""
     greedy: list[Answer] = []
     sampled: list[Answer] = []
     with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as engine:
@@ -71,7 +71,7 @@ def record_all() -> None:
 
 
 def record_coupled() -> None:
-    """The sampled part once more, with the draws of `coupled`."""
+    """Record the sampled part again, with `coupled`."""
     answers = []
     with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as engine:
         for prompt in suites.load("python"):
@@ -84,7 +84,7 @@ def record_coupled() -> None:
 
 @dataclass(frozen=True)
 class Cell:
-    """One machine, one category, one recording. Speedups against the target alone; best: of the static settings."""
+    """One machine, one category, one recording. Speedups over the target alone; best: the best static setting."""
 
     machine: str
     category: str
@@ -140,8 +140,8 @@ def _cell(
 
 
 def show(title: str, cells: list[Cell], brief: bool) -> None:
-    """A table of cells, and what all of them come to."""
-    print(f"**{title}**, speedup against the target alone\n")
+    """Print a table of cells and a summary."""
+    print(f"**{title}**, speedup over the target alone\n")
     if not brief:
         print(
             "| machine | category | best fixed k | best static (k, min-p) | auto | auto / static | auto / fixed |",
@@ -162,7 +162,7 @@ def show(title: str, cells: list[Cell], brief: bool) -> None:
 
 
 def tables(folders: Iterable[Path], brief: bool) -> None:
-    """A table for each recording of each folder: of the draft model, and of `ngram` where the texts are there."""
+    """Print a table for each recording in each folder: of the draft model, and of `ngram` if it has texts."""
     machines = [hardware.load(name) for name in hardware.names()]
     for folder in folders:
         for path in sorted(folder.glob("*.json.gz")):
@@ -177,14 +177,14 @@ def tables(folders: Iterable[Path], brief: bool) -> None:
 
 
 def rules(folders: Iterable[Path]) -> None:
-    """What `-k auto` is worth with `coupled` and with `rejection`, through all answers of a recording."""
+    """Print the speedup of `-k auto` with `coupled` and with `rejection`, over all answers of a recording."""
     for folder in folders:
         paths = [folder / f"{rule}.json.gz" for rule in ("rejection", "coupled")]
         if not all(path.exists() for path in paths):
             continue
         found = [recordings.read(path) for path in paths]
         share = [sum(sum(a.stands) for a in each.answers) / sum(len(a.stands) for a in each.answers) for each in found]
-        print(f"{folder}: tokens that stand: rejection {share[0]:.3f}, coupled {share[1]:.3f}\n")
+        print(f"{folder}: first draft tokens accepted: rejection {share[0]:.3f}, coupled {share[1]:.3f}\n")
         print("| machine | rejection | coupled | coupled / rejection |\n|---|---|---|---|")
         for name in hardware.names():
             if name == WITHOUT_A_DRAFT_MODEL:
@@ -198,14 +198,14 @@ def rules(folders: Iterable[Path]) -> None:
 
 
 def certain(answers: int, tokens: int) -> list[Answer]:
-    """Texts that the draft model always gets right, though it is not quite sure of them."""
+    """Texts that the draft model always gets right, although it isn't quite sure of them."""
     confidence = tuple(0.9 + 0.06 * math.sin(place) for place in range(tokens))
     return [Answer("certain", 50, confidence, (True,) * tokens, ((),) * tokens)] * answers
 
 
 def runs(folders: Iterable[Path]) -> None:
-    """`-k auto` through whole recordings, against the target alone and the best static setting, and through texts that
-    the draft always gets right, against the best fixed length.
+    """Print the speed of `-k auto` relative to the target alone and to the best static setting, over whole recordings
+    and over texts that the draft always gets right.
     """
     machines = [hardware.load(name) for name in hardware.names() if name != WITHOUT_A_DRAFT_MODEL]
     paths = [path for folder in folders for path in sorted(folder.glob("*.json.gz"))]
@@ -226,8 +226,8 @@ def runs(folders: Iterable[Path]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, help="with recordings; by default all that come with specdec")
-    parser.add_argument("--brief", action="store_true", help="no tables, only what they come to")
+    parser.add_argument("folders", nargs="*", type=Path, help="of recordings; by default all that come with specdec")
+    parser.add_argument("--brief", action="store_true", help="only the summaries")
     parser.add_argument("--rules", action="store_true", help="coupled against rejection")
     parser.add_argument("--runs", action="store_true", help="whole recordings, and texts that are always drafted right")
     parser.add_argument("--record", action="store_true")

@@ -2,8 +2,8 @@
 
     python benchmarks/threads.py [--target T.gguf] [--direct]
 
---direct calls llama.cpp from whatever thread asks, without thread pools, as a program does that uses the bindings.
-LLAMA_CPP_LIB_PATH names another build: tests/kernels/build makes one with OpenMP.
+--direct calls llama.cpp from the calling thread, without thread pools, as programs that use the bindings do.
+LLAMA_CPP_LIB_PATH selects another build: tests/kernels/build makes one with OpenMP.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the command line's --help must not wait for numpy and llama.cpp."""
+    """Import on first use, so that `specdec --help` doesn't wait for numpy and llama.cpp."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"specdec_cli.{module}"), name)

@@ -1,4 +1,4 @@
-"""Records kept between runs: those of one kind in one folder, each in a JSON file that is checked when it is read."""
+"""Records kept between runs: a folder for each kind, a JSON file for each record, validated on load."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from specdec_cli.user_files import parse_json, read_bytes, write_whole
 FORMAT = 1
 Record = TypeVar("Record")
 Points = dict[Annotated[int, msgspec.Meta(ge=1)], Annotated[float, msgspec.Meta(gt=0, lt=1e6)]]
-"""Tokens in a pass -> seconds."""
-_LONGEST_STEM = 100  # bytes of a model's name: file systems take 255 in all
+"""Tokens in a forward pass -> seconds."""
+_MAX_STEM_BYTES = 100  # of a model's name: file systems allow 255 in a file name
 
 
 @dataclass(frozen=True, slots=True)
 class JsonStore(Generic[Record]):
-    """Records of the dataclass `schema`, in the files NAME.json of a folder. A field `name` is the file's name.
+    """Records of the dataclass `schema`, in the files NAME.json of a folder. A field `name` is the file's stem.
 
-    folder: called at each use, because it depends on the environment. fix: what to do about a damaged record. remade:
-    whether a damaged record will be made again; its file is renamed then. formats: those that can be read; None
-    stands for files that don't name one.
+    folder: called on each use, because it depends on the environment. fix: the hint for a damaged record. remade:
+    whether specdec recreates damaged records; their files are renamed then. formats: those that can be read; None
+    means a file without a format.
     """
 
     folder: Callable[[], Path]
@@ -45,12 +45,12 @@ class JsonStore(Generic[Record]):
         return sorted(path.stem for path in self.folder().glob("*.json"))
 
     def load(self, name: str) -> Record | None:
-        """A record; None if there is none. Raises SpecdecError if it cannot be read, or is damaged."""
+        """A record; None if it doesn't exist. Raises SpecdecError if it can't be read or is damaged."""
         path = self.path(name)
         try:
             data = from_json(parse_json(read_bytes(path)), dict[str, Any])
             if data.get("format") not in self.formats:
-                raise ValueError(f"its format is {data.get('format')!r:.20}")
+                raise ValueError(f"unknown format {data.get('format')!r:.20}")
             return from_json({**data, "name": name}, self.schema)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -63,7 +63,7 @@ class JsonStore(Generic[Record]):
             raise SpecdecError(what, self.fix.format(name=name)) from None
 
     def save(self, name: str, record: Record) -> Path:
-        """Keep a record in place of an older one. Returns the file; raises SpecdecError if it cannot be written."""
+        """Write a record, replacing an older one. Returns its path; raises SpecdecError if it can't be written."""
         path, data = self.path(name), to_json(record)
         data.pop("name", None)
         write_whole(path, json.dumps({"format": FORMAT, **data}, indent=1))
@@ -71,8 +71,8 @@ class JsonStore(Generic[Record]):
 
 
 def record_name(stems: Sequence[str], identity: str, digits: int = 8) -> str:
-    """A file name for what concerns some models: their names, cut, and a digest of what tells them from others."""
-    cut = [stem.encode("utf-8", "surrogateescape")[:_LONGEST_STEM].decode(errors="ignore") for stem in stems]
+    """A file name for a record about some models: their names, shortened, and a digest of `identity`."""
+    cut = [stem.encode("utf-8", "surrogateescape")[:_MAX_STEM_BYTES].decode(errors="ignore") for stem in stems]
     return f"{'+'.join(cut)}-{digest(identity, digits)}"
 
 
@@ -82,7 +82,7 @@ def digest(text: str, digits: int) -> str:
 
 
 def from_json(data: Any, schema: type[Record]) -> Record:
-    """JSON data as a dataclass; raises ValueError, with the place, if it is anything else. Other keys are ignored."""
+    """JSON data as a dataclass. Raises ValueError that names the invalid field. Unknown keys are ignored."""
     return msgspec.convert(data, schema, str_keys=True, dec_hook=_to_curve)
 
 
@@ -106,5 +106,5 @@ def _to_curve(kind: type, data: Any) -> Any:
         raise NotImplementedError
     points = msgspec.convert(data, Points, str_keys=True)
     if 1 not in points:
-        raise ValueError("a cost curve without a pass of one token")
+        raise ValueError("the cost curve has no pass of one token")
     return Curve(points)

@@ -1,4 +1,4 @@
-"""Files of the user's and of specdec's own: where they are, how they are read, and how they are written whole."""
+"""The user's files and specdec's own: where they are, how to read them, and how to replace them in one step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import platformdirs
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 _Schema = TypeVar("_Schema")
-_MOST_YAML = 64 << 10  # bytes of settings or of a profile; those that come with specdec have some 2,000
-_MOST_DIGITS = 20  # of a whole number in JSON
+_MAX_YAML_BYTES = 64 << 10  # of settings or a profile; the bundled ones have about 2,000
+_MAX_DIGITS = 20  # of an integer in JSON
 _BLOCK = 4096  # bytes
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people, in decimal units as disks and the Hub count them."""
+    """A size in decimal units, like those of disks and the Hub: 1.2 GB."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= step:
             return f"{count / step:,.1f} {unit}"
@@ -34,27 +34,27 @@ def format_bytes(count: int) -> str:
 
 
 def config_dir() -> Path:
-    """Where the user's own profiles and settings are."""
+    """The folder of the user's own profiles and settings."""
     return platformdirs.user_config_path("specdec")
 
 
 def bundled_dir() -> Path:
-    """Where the profiles that come with specdec are: inside the wheel, or at the top of a checkout."""
+    """The folder of the bundled profiles: inside the package when installed, at the top of a checkout otherwise."""
     package = Path(__file__).parent
     inside = package / "profiles"
     return inside if inside.is_dir() else package.parent / "profiles"
 
 
 def named(*folders: Path) -> dict[str, Path]:
-    """The YAML files in some folders by name, sorted; a file in an earlier folder overrides one in a later folder."""
+    """The YAML files of some folders by name, sorted. A file in an earlier folder overrides one in a later folder."""
     files = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.yaml")}
     return dict(sorted(files.items()))
 
 
 def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
-    """What a file holds. Raises OSError, also if it is no file, and ValueError if it has more than so many bytes."""
+    """The content of a file. Raises OSError, also if it isn't a regular file, and ValueError above `most` bytes."""
     if path.exists() and not path.is_file():  # a pipe would block, and a device has no end
-        raise OSError(errno.EINVAL, "it is no file")
+        raise OSError(errno.EINVAL, "it is not a file")
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -63,14 +63,14 @@ def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML text holds; raises ValueError, in one line, if it is not YAML."""
+    """The data in a YAML text. Raises ValueError, with a one-line message, if it isn't YAML."""
     from specdec_cli import yaml_reader
 
     return yaml_reader.parse(text)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text holds; raises ValueError, in one line, if it is not JSON, such as the NaN that Python reads."""
+    """The data in a JSON text. Raises ValueError, with a one-line message, if it isn't JSON; NaN isn't."""
     try:
         return json.loads(text, parse_int=_whole_number, parse_float=_finite, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -81,15 +81,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _whole_number(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits):,} digits")
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits")
     return int(digits)
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits:.20} is too large a number")
+        raise ValueError(f"the number {digits:.20} is too large")
     return number
 
 
@@ -98,20 +98,20 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file that holds one mapping, or nothing; raises UsageError if it holds anything else."""
+    """The mapping in a YAML file, empty for an empty file. Raises UsageError if it holds anything else."""
     try:
-        data = parse_yaml(read_bytes(path, _MOST_YAML).decode("utf-8-sig"))
+        data = parse_yaml(read_bytes(path, _MAX_YAML_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}", "Fix or remove the file.") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise UsageError(f"{path} is not a mapping", "Write one `key: value` a line.")
+        raise UsageError(f"{path} is not a mapping", "Write one `key: value` per line.")
     return data
 
 
 def expanded(name: str) -> Path:
-    """A path with ~ as the user's folder; pathlib raises on ~ of a user that there is not."""
+    """A path with ~ expanded, unless it names an unknown user, for which pathlib raises."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -119,7 +119,7 @@ def expanded(name: str) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file. pathlib raises on a name that is too long, and on a folder that is out of reach."""
+    """Whether the path is a file. pathlib raises on a name that is too long and on a folder that can't be searched."""
     try:
         return path.is_file()
     except OSError:
@@ -127,7 +127,7 @@ def is_file(path: Path) -> bool:
 
 
 def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: str, fix: str, **known: Any) -> _Schema:
-    """What a file says as the dataclass `schema`. known: fields that the file does not say. Raises UsageError."""
+    """A file's data as the dataclass `schema`. known: fields that the file doesn't set. Raises UsageError."""
     import msgspec
 
     check_keys(data, [field.name for field in fields(schema) if field.name not in known], Path(where))  # type: ignore[arg-type]
@@ -139,39 +139,39 @@ def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: str, fix: s
 
 
 def check_keys(data: Iterable[Any], known: Iterable[str], path: Path) -> None:
-    """Raise UsageError on the first unknown key, with the nearest known one."""
+    """Raise UsageError on the first unknown key, and suggest the nearest known one."""
     for key in data:
         if key not in known:
             raise UsageError(f"{path.name} has the unknown key {key!r:.60}", suggest(str(key)[:60], known, "Keys"))
 
 
 def suggest(word: str, known: Iterable[str], what: str) -> str:
-    """A hint for a misspelt word: the nearest known one, or all of them."""
+    """A hint for a misspelt word: the nearest known word, or all of them."""
     known = list(known)
     return nearest(word, known) or f"{what}: {', '.join(known)}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: the nearest known one; empty if none is near."""
+    """A hint for a misspelt word: the nearest known word; empty if none is close."""
     close = difflib.get_close_matches(word, list(known), 1)
     return f"Did you mean {close[0]!r}?" if close else ""
 
 
 def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
-    """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be."""
+    """Replace a file's content; a crash leaves the old or the new content. Raises SpecdecError if writing fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             for part in parts:
                 file.write(part.encode("utf-8") if isinstance(part, str) else part)
     except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or fix the folder.") from None
+        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or check the folder.") from None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of another when the block ends, and is removed if it fails. What is no file, such as
-    a pipe, is written to directly. Raises OSError.
+    """A temporary file that replaces `path` when the block ends and is removed if the block fails. Pipes and
+    devices are written to directly. Raises OSError.
     """
     if is_device(path):
         with path.open("wb") as file:
@@ -188,19 +188,19 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_device(path: Path) -> bool:
-    """Whether a path is there and is no file, or only the name of one that is open, as /dev/stdout."""
+    """Whether a path exists and isn't a regular file, or names an open one, like /dev/stdout."""
     return path.exists() and (not path.is_file() or path.parent == Path("/dev") or path.parent.name == "fd")
 
 
 def beside(path: Path) -> Path:
-    """A name that no file has, in the folder of the file that a path leads to. Raises OSError if that is protected."""
+    """An unused name in the folder of the file that `path` resolves to. Raises OSError if that file is read-only."""
     if path.exists() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return Path(os.path.realpath(path)).with_name(f"specdec-{secrets.token_hex(8)}.tmp")
 
 
 def put(new: Path, path: Path) -> None:
-    """Let a file that was made `beside` another take its place and its permissions. Raises OSError."""
+    """Replace a file with one that was made `beside` it, and keep its permissions. Raises OSError."""
     path = Path(os.path.realpath(path))
     if path.exists():
         shutil.copymode(path, new)
@@ -208,23 +208,24 @@ def put(new: Path, path: Path) -> None:
 
 
 def try_out(path: Path) -> None:
-    """Raise OSError now if a file could not be written after some work. Changes nothing."""
+    """Raise OSError if a file can't be written, before the work whose result goes there. Changes nothing."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if is_device(path):
         return
     new = beside(path)
     try:
-        new.write_bytes(bytes(_BLOCK))  # on a full disk, an empty file can be made
+        new.write_bytes(bytes(_BLOCK))  # an empty file can be created even on a full disk
     finally:
         with suppress(OSError):
             new.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:
-    """Raise SpecdecError now rather than after the work whose result is to be written there."""
+    """Raise SpecdecError if a folder can't be written to, before the work whose result goes there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try_out(folder / "any")
     except OSError as error:
-        raise SpecdecError(f"cannot write to {folder}: {error.strerror}", "Fix the folder, or free space.") from None
+        what = f"cannot write to {folder}: {error.strerror}"
+        raise SpecdecError(what, "Free some space, or check the folder.") from None

@@ -1,7 +1,7 @@
-"""YAML as settings, profiles and suites need it: mappings, lists and plain values, without references between them.
+"""The part of YAML that settings, profiles and suites need: mappings, lists and plain values.
 
-PyYAML parses, and its events become data here. What would make a small file large or slow is refused or left as
-text: aliases and merge keys, tags, deep nesting, numbers in base 60 or with thousands of digits.
+PyYAML parses, and this module turns its events into data. It rejects what would make a small file large or slow, such
+as aliases, tags and deep nesting, and leaves merge keys, base-60 numbers and very long numbers as text.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import yaml
 
-_MOST_EVENTS = 200_000
-_DEEPEST = 50
+_MAX_EVENTS = 200_000
+_MAX_DEPTH = 50
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None}
 _WORDS |= {word: word in ("true", "yes", "on") for word in ("true", "yes", "on", "false", "no", "off")}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[-+]?([0-9]{1,300}\.?[0-9]{0,300}|\.[0-9]{1,300})(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
-_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have been built without the one in C
+_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may lack its C extension
 
 
 def parse(text: str) -> Any:
-    """What a YAML text holds; None if it is empty. Raises ValueError, in one line, if it cannot be read."""
+    """The data in a YAML text; None if it is empty. Raises ValueError, with a one-line message, if it is invalid."""
     try:
         events = _events(text)
         documents = [_value(event, events, 0) for event in events]
@@ -33,18 +33,18 @@ def parse(text: str) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     if len(documents) > 1:
-        raise ValueError("it holds more than one document")
+        raise ValueError("it has more than one document")
     return documents[0] if documents else None
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
-    """What values are made of: scalars, and where lists and mappings begin and end."""
+    """The events that make up values: scalars, and the starts and ends of lists and mappings."""
     for count, event in enumerate(yaml.parse(text, Loader=_PARSER)):
         if isinstance(event, yaml.AliasEvent):
-            raise _refused("an alias (*name) instead of a value", event)
+            raise _refused("aliases (*name) are not supported", event)
         if isinstance(event, yaml.NodeEvent) and getattr(event, "tag", None):
-            raise _refused("a tag (!name), which is not understood", event)
-        if count > _MOST_EVENTS:
+            raise _refused("tags (!name) are not supported", event)
+        if count > _MAX_EVENTS:
             raise _refused("too many values", event)
         if isinstance(event, (yaml.NodeEvent, yaml.CollectionEndEvent)):
             yield event
@@ -53,7 +53,7 @@ def _events(text: str) -> Iterator[yaml.Event]:
 def _value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> Any:
     if isinstance(event, yaml.ScalarEvent):
         return _scalar(event)
-    if depth == _DEEPEST:
+    if depth == _MAX_DEPTH:
         raise _refused("lists or mappings nested too deeply", event)
     parts = []
     for part in events:
@@ -63,15 +63,15 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> Any:
     if isinstance(event, yaml.SequenceStartEvent):
         return parts
     if any(isinstance(key, (list, dict)) for key in parts[::2]):
-        raise _refused("a list or mapping as a key", event)
+        raise _refused("a key is a list or a mapping", event)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
     text: str = event.value
     if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
-        raise _refused("a character that is none", event)
-    if not event.implicit[0]:  # in quotes, or a block
+        raise _refused("an invalid character", event)
+    if not event.implicit[0]:  # quoted, or a block scalar
         return text
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -83,4 +83,4 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _refused(what: str, event: yaml.Event) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)  # type: ignore[arg-type]  # C's marks are like it
+    return yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def test_what_is_no_mapping_is_a_usage_error(tmp_path, content):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(UsageError, match="it is no file"):
+    with pytest.raises(UsageError, match="it is not a file"):
         user_files.read_mapping(tmp_path / "pipe.yaml")
 
 
@@ -56,8 +56,8 @@ def test_values_are_what_they_look_like(monkeypatch):
     assert user_files.parse_yaml(text) == [*values, "1_000", ".nan", "1e999", "<<"]
     assert user_files.parse_yaml("7" * 4300) == user_files.parse_yaml(f"'{'7' * 4300}'")
     assert user_files.parse_yaml("a: {b: [], c: }\nd: |\n  x\n  y\na: 2") == {"a": 2, "d": "x\ny\n"}
-    assert yaml_reader._MOST_EVENTS == 200_000
-    monkeypatch.setattr(yaml_reader, "_MOST_EVENTS", 2000)
+    assert yaml_reader._MAX_EVENTS == 200_000
+    monkeypatch.setattr(yaml_reader, "_MAX_EVENTS", 2000)
     with pytest.raises(ValueError, match="too many values"):
         user_files.parse_yaml("[" + "1, " * 2500 + "]")
 

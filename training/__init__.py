@@ -1,1 +1,1 @@
-"""How the bundled pair of models and its heads are made: corpus, training, prompts. See README.md."""
+"""Makes the bundled pair of models and its heads: corpus, training, prompts. See README.md."""

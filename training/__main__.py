@@ -1,8 +1,8 @@
 """The whole recipe of the bundled pair and its heads: `python -m training`, which `make train` runs.
 
-It begins with the files of profiles/demo, trains them further, and leaves its own in WORK/pair. Every stage is a
-command that can be given by itself. A stage whose result exists is passed over, and training commands go on from what
-they have saved, so after an interruption the same command continues.
+It starts from the files of profiles/demo, trains them further, and writes the result to WORK/pair. Every stage is a
+command that also works on its own. A stage whose result exists is skipped, and training commands continue from their
+checkpoints, so after an interruption, run the same command again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from training import corpus
 
 ROOT = Path(__file__).parent.parent
 MINUTES = {"finetune": 62, "distill": 14, "eagle3": 36, "medusa": 8}
-"""Of training, as the bundled files took; the target's answers, corpus and prompts take some more."""
+"""Minutes of training for the bundled files; recording answers, corpus and prompts take extra time."""
 TOKENS = {"distill": 440_000, "eagle3": 1_200_000, "medusa": 440_000}
-"""Of the target's own answers that a draft learns from."""
+"""How many tokens of the target's answers a draft learns from."""
 PROMPTS = {"prompts.jsonl": 3_500, "more-prompts.jsonl": 10_000}
 
 
 def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple[Path, list[object]]]:
-    """What each stage writes, and its command. share: of the full text and time; each trains four minutes at least."""
+    """Each stage's result and command. share: of the full text and time; each stage trains for at least 4 minutes."""
     documents, tuned, pair = work / "corpus" / corpus.DOCUMENTS, work / "tuned", work / "pair"
     target, prompts, more = tuned / "target.gguf", *(work / name for name in PROMPTS)
     read = ["--packages", *packages] if packages else []
@@ -62,7 +62,7 @@ def main() -> None:
         before = time.monotonic()
         done = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=ROOT, check=False)
         if done.returncode or not result.exists():
-            sys.exit(f"{command[0]} ended with exit code {done.returncode}; the same command goes on from here")
+            sys.exit(f"{command[0]} failed with exit code {done.returncode}; run the same command to continue")
         print(f"{result.name}: {time.monotonic() - before:.1f} s, {result.stat().st_size / 1e6:.1f} MB", flush=True)
     target = work / "pair" / "target.gguf"
     target.write_bytes((work / "tuned" / "target.gguf").read_bytes())

@@ -1,4 +1,4 @@
-"""Prompts for drafts of the bundled target: beginnings of functions, classes and files of a corpus.
+"""Prompts for training drafts of the bundled target: beginnings of functions, classes and files of a corpus.
 
 python -m training.beginnings --documents corpus/documents.jsonl.xz --out prompts.jsonl
 """
@@ -17,11 +17,11 @@ from training import corpus
 
 COUNT, PROJECT_SHARE = 3500, 0.05
 LEAST, MOST, LINES = 40, 700, 40
-"""Characters of a prompt, and lines at most."""
+"""Least and most characters of a prompt, and its most lines."""
 
 
 def beginnings(source: str, dice: random.Random) -> Iterator[str]:
-    """One of each function and class of a module, and one of the module; each ends at the end of a line."""
+    """The beginning of each function and class of a module, and of the module; each ends at the end of a line."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -35,7 +35,7 @@ def beginnings(source: str, dice: random.Random) -> Iterator[str]:
 
 
 def prompts(documents: Path, count: int) -> list[str]:
-    """No project brings more than its share."""
+    """Up to `count` prompts, at most PROJECT_SHARE of them from one project."""
     dice, found, of_project = random.Random(11), dict[str, None](), dict[str, int]()
     sources = [each for each in corpus.load(documents) if each.kind == "python"]
     dice.shuffle(sources)

@@ -1,6 +1,6 @@
-"""Does llama.cpp compute what PyTorch computes of the bundled pair? `python -m training.check`: a minute on a CPU.
+"""Checks that llama.cpp computes the bundled pair as PyTorch does: `python -m training.check`, a minute on a CPU.
 
-Ends with an error at the first thing that is not as it should be.
+Stops with an error at the first failed check.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from training import finetune
 TEXT = Path(__file__)
 TOKENS, STEPS = 128, 8
 Q8_0, RESUMED = 0.05, 1e-6
-"""How far apart rows may be, as a share of their size: llama.cpp rounds activations to 8 bits, too."""
+"""How far apart rows may be, relative to their size: llama.cpp also rounds activations to 8 bits."""
 
 
 class Reader:
-    """A model in llama.cpp that reads whole texts. One thread of the CPU, and the context that it was trained for."""
+    """A model in llama.cpp that reads whole texts, with one CPU thread and the context that it was trained for."""
 
     def __init__(self, path: Path) -> None:
         interrupt = Interrupt()
@@ -36,7 +36,7 @@ class Reader:
         self._context = LlamaContext.open(self.model, self.model.n_ctx_train, N_BATCH, 1, interrupt)
 
     def rows(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits after each token of a text that begins with them, float32 (len(ids), n_vocab)."""
+        """Logits after each token of a text, float32 (len(ids), n_vocab)."""
         self._context.rewind(0)
         found = [
             self._context.decode(ids[at : at + N_BATCH], all_rows=True).copy() for at in range(0, len(ids), N_BATCH)
@@ -60,12 +60,12 @@ def torch_rows(model: Decoder, ids: Sequence[int]) -> np.ndarray:
 
 
 def distance(found: np.ndarray, exact: np.ndarray) -> float:
-    """The size of the difference, as a share of the size of the exact one."""
+    """The norm of the difference, relative to the norm of `exact`."""
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 
 def check_files(pair: finetune.Pair, folder: Path, what: str) -> list[int]:
-    """Rows of the files of a folder against those of the models; returns the tokens that were read."""
+    """Compare the rows of a folder's files with those of the models; returns the tokens that were read."""
     ids: list[int] = []
     for name, model in pair.models.items():
         reader = Reader(folder / f"{name}.gguf")
@@ -79,7 +79,7 @@ def check_files(pair: finetune.Pair, folder: Path, what: str) -> list[int]:
 
 @torch.no_grad()
 def check_wrong_positions(model: Decoder, ids: Sequence[int]) -> None:
-    """The check would notice if positions turned the first half of a head with the second."""
+    """Check that wrong rotary positions, which pair the halves of a head, would be noticed."""
     exact, shape, before = torch_rows(model, ids), model.shape, copy.deepcopy(model.state_dict())
     for wrong in ("attn_q", "attn_k"):
         for name, weight in model.named_parameters():
@@ -91,7 +91,7 @@ def check_wrong_positions(model: Decoder, ids: Sequence[int]) -> None:
 
 
 def check_training(ids: Sequence[int], folder: Path) -> None:
-    """Both models learn, one that was interrupted comes to the same, and the files hold what they have become."""
+    """Check that both models learn, that a resumed run gives the same weights, and that files contain these weights."""
     text = folder / "text.u16"
     np.array(ids, np.uint16).tofile(text)
     inputs, wanted = finetune.Stream(text).evenly(2, TOKENS)
@@ -108,7 +108,7 @@ def check_training(ids: Sequence[int], folder: Path) -> None:
     after = {name: loss.item() for name, loss in whole.losses(inputs, wanted, draft=True).items()}
     expect("learning", all(after[name] < before[name] for name in before), f"losses {before} to {after}")
     off = max(distance(torch_rows(resumed.models[name], ids), torch_rows(whole.models[name], ids)) for name in before)
-    expect("going on", off < RESUMED, f"a training that was interrupted is off by {off:.1e}")
+    expect("resuming", off < RESUMED, f"a resumed run is off by {off:.1e}")
     whole.write(folder / "out")
     check_files(whole, folder / "out", "written")
 

@@ -1,4 +1,4 @@
-"""What of a file goes into the corpus: licence headers cut off, generated and unreadable files left out."""
+"""Cleans files for the corpus: cuts off licence headers, and leaves out generated and unreadable files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GENERATED = re.compile(
 _DOCSTRING = re.compile(r'\A([rRuU]?)("""|\'\'\')(.*?)\2[ \t]*\n?', re.DOTALL)
 
 LEAST, MOST = 200, 200_000
-"""Characters: of less there is nothing to learn, and what is longer is mostly a table."""
+"""Characters of a file: shorter ones teach nothing, and longer ones are mostly tables."""
 _HEAD = 3000
 _LONGEST_LINE = 400
 _MEAN_LINE = 90
@@ -35,11 +35,11 @@ _MOST_DIGITS = 0.12
 _LEAST_LETTERS = 0.35
 _MOST_FOREIGN = 0.04
 _COMPRESSED = (0.06, 0.65)
-"""zlib's share of the size: tables and repetitions lie below, encoded data above."""
+"""The compressed size over the size: tables and repetitions are below the range, encoded data above it."""
 
 
 def clean(text: str, kind: str) -> tuple[str, str]:
-    """A file's text without its legal head, and why it is left out, if it is.
+    """A file's text without its legal header, or the reason to leave it out.
 
     kind: PYTHON or PROSE. Returns (text, "") or ("", reason).
     """
@@ -60,7 +60,7 @@ def clean(text: str, kind: str) -> tuple[str, str]:
 
 
 def _refused(text: str) -> str:
-    """What can be told before anything is cut off."""
+    """Why a file is left out as it is, before cleaning; empty if it isn't."""
     if "\0" in text or "\ufffd" in text:
         return "not text"
     head = text[:_HEAD]
@@ -71,14 +71,14 @@ def _refused(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Unix line ends, no spaces at their end, at most two empty lines in a row, one newline at the end."""
+    """Unix line ends, no trailing spaces, at most two empty lines in a row, one newline at the end."""
     lines = [line.rstrip() for line in text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff").split("\n")]
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip("\n") + "\n"
 
 
 def strip_header(text: str) -> str:
-    """Python source without shebang, coding line and legal notices: comments at the margin that speak of licences,
-    such paragraphs of the module's docstring, and assignments such as __author__.
+    """Python source without shebang, coding line and legal notices: comments at the margin that mention licences, such
+    paragraphs of the module's docstring, and assignments such as __author__.
     """
     kept: list[str] = []
     block: list[str] = []
@@ -106,7 +106,7 @@ def _without_notices(found: re.Match[str]) -> str:
 
 
 def _unlike_writing(text: str) -> str:
-    """Tables, data and other languages than English, told by their characters."""
+    """Why a text isn't English or code, judged by its characters: a table, data, another language; empty if it is."""
     lines = text.split("\n")
     size = len(text)
     if max(map(len, lines)) > _LONGEST_LINE or size / len(lines) > _MEAN_LINE:
@@ -124,7 +124,7 @@ def _unlike_writing(text: str) -> str:
 
 
 def parses(text: str) -> bool:
-    """Whether this Python can read it: what it cannot is Python 2, or a template."""
+    """Whether this Python can parse it; other files are Python 2 or templates."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

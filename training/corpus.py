@@ -2,8 +2,8 @@
 
     python -m training.corpus --out FOLDER [--packages FOLDER ...] [--megabytes N]
 
-Python's standard library is read, and the packages of the running interpreter or of --packages. Written are
-documents.jsonl.xz, one document a line, and LICENSES.md, which lists what was read, and what was left out and why.
+It reads Python's standard library, and the packages of the running interpreter or of --packages. It writes
+documents.jsonl.xz, one document per line, and LICENSES.md, which lists what was read, and what was left out and why.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _LEAST_PROSE = 1000
 
 _SHINGLE = 3
 _LINE = 12
-"""A run of 3 lines of at least 12 characters is what two documents are compared by."""
+"""Documents are compared by their runs of 3 lines of at least 12 characters."""
 _MOST_SEEN = 0.4
 HELD_OUT_SHARE = 0.02
 PROJECT_BYTES, TEST_SHARE = 12_000_000, 0.25
-"""No project may bring more than 12 MB, nor more than a quarter of that as tests, so that none sets the tone. Of a
-corpus of less than 144 MB, no project is more than a twelfth."""
+"""A project contributes at most 12 MB, a quarter of them tests, so that none dominates. In a corpus under 144 MB, no
+project is more than a twelfth."""
 _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file. path: inside its project. kind: python or prose. part: train or held-out."""
+    """One file. path: relative to its project. kind: python or prose. part: train or held-out."""
 
     text: str
     project: str
@@ -69,7 +69,7 @@ class Document:
 
 @dataclass
 class Project:
-    """Where documents come from, and what became of its files."""
+    """A project with its files. kept, kept_bytes: those in the corpus."""
 
     name: str
     version: str
@@ -80,8 +80,8 @@ class Project:
 
 
 def kind_of(path: str) -> str | None:
-    """PYTHON or PROSE, or None for what does not belong in a corpus: vendored copies, whose licence nobody states
-    here, data of tests, legal texts, lists of changes.
+    """PYTHON or PROSE, or None for files that don't belong in a corpus: vendored copies, whose licence isn't stated
+    here, test data, legal texts, change logs.
     """
     place = PurePosixPath(path)
     folders = place.parts[:-1]
@@ -94,7 +94,7 @@ def kind_of(path: str) -> str | None:
 
 
 def installed(folders: Sequence[Path]) -> Iterator[Project]:
-    """The distributions in folders such as site-packages, each name once, with the files that they list."""
+    """The distributions in folders such as site-packages, each name once, with their files."""
     seen = set()
     for folder in folders:
         for found in sorted(importlib.metadata.distributions(path=[str(folder)]), key=_name):
@@ -111,7 +111,7 @@ def _name(found: importlib.metadata.Distribution) -> str:
 
 
 def standard_library(folder: Path) -> Project:
-    """Python's own library, without what is installed into it."""
+    """Python's standard library, without installed packages."""
     files = [
         (path.relative_to(folder).as_posix(), path)
         for path in sorted(folder.rglob("*.py"))
@@ -135,13 +135,13 @@ def read(path: Path, kind: str) -> tuple[str, str]:
 def gather(
     projects: Iterable[Project], workers: int, left_out: Counter[str], most: int = PROJECT_BYTES
 ) -> Iterator[Document]:
-    """The cleaned documents of the permissive projects, no project with more than `most` bytes."""
+    """The cleaned documents of the permissive projects, at most `most` bytes of each."""
     with ProcessPoolExecutor(workers) as pool:
         for project in projects:
             if not project.licence.permissive:
                 continue
             chosen = [(name, path, kind) for name, path in project.files if (kind := kind_of(name))]
-            # Tests come last and never fill the share; otherwise the order is the hash's, so that any part is typical.
+            # Tests come last; otherwise, files are in the order of their hashes, so that any part is typical.
             chosen.sort(key=lambda entry: (bool(_TEST.search(entry[0])), _hash(project.name, entry[0])))
             total = tests = 0
             for at in range(0, len(chosen), _AT_ONCE):
@@ -168,7 +168,7 @@ def _hash(*parts: str) -> int:
 
 
 def part_of(project: str, path: str) -> str:
-    """Whether a file is for training or held out: the same wherever and whenever it is gathered."""
+    """Whether a file is for training or held out; the same on every machine."""
     return HELD_OUT if _hash("part", project, path) < HELD_OUT_SHARE * 2**64 else TRAIN
 
 
@@ -196,7 +196,7 @@ def distinct(documents: Iterable[Document], left_out: Counter[str]) -> Iterator[
 
 
 def write(documents: Iterable[Document], path: Path) -> None:
-    """A line of JSON for each. The file is there once it is whole."""
+    """Write one line of JSON per document. The file appears only when it is complete."""
     unfinished = path.with_suffix(".new")
     with lzma.open(unfinished, "wt", encoding="utf-8", preset=4) as file:
         for document in documents:
@@ -205,7 +205,7 @@ def write(documents: Iterable[Document], path: Path) -> None:
 
 
 def load(path: Path) -> Iterator[Document]:
-    """Documents as `write` has written them."""
+    """Read documents that `write` has written."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             yield Document(**json.loads(line))
@@ -242,7 +242,7 @@ def _refusal(project: Project) -> str:
 
 
 def build(out: Path, folders: Sequence[Path], stdlib: Path | None, megabytes: float, workers: int) -> None:
-    """Gather, deduplicate, write. megabytes: of text, at most; projects are read in the order of their hashes."""
+    """Gather, deduplicate, write. megabytes: the most text; projects are read in the order of their hashes."""
     left_out: Counter[str] = Counter()
     projects = [*([standard_library(stdlib)] if stdlib else []), *installed(folders)]
     projects.sort(key=lambda p: (p.name != "python-standard-library", _hash("order", p.name)))
@@ -259,7 +259,7 @@ def build(out: Path, folders: Sequence[Path], stdlib: Path | None, megabytes: fl
             break
     held = sum(document.part == HELD_OUT for document in kept)
     if not held:
-        raise SystemExit("corpus: nothing is held out of so little text; give --packages with more, or --megabytes")
+        raise SystemExit("corpus: the text is too short to hold any out; use more --packages or --megabytes")
     out.mkdir(parents=True, exist_ok=True)
     (out / LICENSES).write_text(listing(projects, left_out), "utf-8")
     write(kept, out / DOCUMENTS)

@@ -2,8 +2,8 @@
 
     python -m training.finetune --documents corpus/documents.jsonl.xz --minutes 120 --out profiles/demo
 
-Both begin with the files of --pair. The target learns the next token; the draft learns the target's distribution on
-the same texts (forward KL). It takes PyTorch, as `make train` installs it, and goes on from --work when given again.
+Both start from the files of --pair. The target learns the next token; the draft learns the target's distribution on the
+same texts (forward KL). It needs PyTorch, which `make train` installs, and continues from --work if it is run again.
 """
 
 from __future__ import annotations
@@ -30,39 +30,41 @@ from training import corpus
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 RATES = {"target": 1.5e-3, "draft": 2e-3}
 LENGTH, BATCH = 1024, 8
-"""Tokens of a text, texts of a step, which are computed one by one to stay near the cores."""
+"""Tokens of a text, and texts of a step, which are computed one by one to fit the CPU's caches."""
 MOST, HELD_OUT = 24_000_000, 200_000
-"""Tokens to learn from, and to look at."""
+"""Tokens to learn from, and to evaluate on."""
 WARM_UP, COOL_DOWN = 20, 0.5
-"""Steps over which the learning rate rises, and the share of the time over which it falls to nothing."""
+"""Steps over which the learning rate rises, and the share of the time over which it falls to zero."""
 LOOK_S, SAVE_S, LOOKED = 120, 300, 16
 
 
 class Stream:
-    """Tokens of which windows are drawn. Their first token is replaced by the end of a text, which begins a prompt."""
+    """Tokens from which windows are drawn. Each window's first token is replaced by the end-of-text token, which also
+    starts prompts.
+    """
 
     def __init__(self, path: Path) -> None:
-        # torch computes little with uint16; as int16 the bits are the same, and `windows` undoes the sign.
+        # torch supports few operations on uint16; int16 has the same bits, and `windows` undoes the sign.
         self._ids = torch.from_numpy(np.fromfile(path, np.int16))
 
     def windows(self, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Inputs and what follows each, int64 (batch, length) both."""
+        """Inputs and the tokens after them, both int64 (batch, length)."""
         ids = self._ids[starts[:, None] + torch.arange(length + 1)].long() & 0xFFFF
         inputs = ids[:, :-1].clone()
         inputs[:, 0] = 0
         return inputs, ids[:, 1:]
 
     def random(self, generator: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
-        """Windows that begin at random places."""
+        """Windows at random positions."""
         return self.windows(torch.randint(len(self._ids) - length, (batch,), generator=generator), length)
 
     def evenly(self, count: int, length: int) -> tuple[Tensor, Tensor]:
-        """The same windows every time, spread over the whole."""
+        """Windows at fixed positions, spread evenly."""
         return self.windows(torch.linspace(0, len(self._ids) - length - 1, count).long(), length)
 
 
 def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
-    """Texts as one stream of tokens, the end of each marked, which is kept in a file."""
+    """Texts as one stream of up to `most` tokens, saved in the file `kept`."""
     if not kept.exists():
         found: list[np.ndarray] = []
         with load(speculative=SpeculativeConfig(drafter="none")) as engine:
@@ -75,14 +77,14 @@ def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
 
 
 def texts_of(documents: Path, part: str) -> list[str]:
-    """The texts of one part of a corpus, in an order that is always the same."""
+    """The texts of one part of a corpus, shuffled with a fixed seed."""
     found = [document.text for document in corpus.load(documents) if document.part == part]
     random.Random(7).shuffle(found)
     return found
 
 
 class Pair:
-    """Both models, and how far their training is. minutes: that it takes in all."""
+    """Both models and the state of their training. minutes: its total time."""
 
     def __init__(self, folder: Path, minutes: float, checkpoint: Path) -> None:
         self._files = {name: GgufWeights(folder / f"{name}.gguf") for name in RATES}
@@ -104,7 +106,7 @@ class Pair:
 
     @property
     def spent(self) -> float:
-        """The share of its time."""
+        """The share of the training time that has passed."""
         return self.seconds / (60 * self._minutes)
 
     def learn(self, inputs: Tensor, wanted: Tensor) -> None:
@@ -124,7 +126,7 @@ class Pair:
         self.step, self.seconds = self.step + 1, self.seconds + time.monotonic() - before
 
     def losses(self, inputs: Tensor, wanted: Tensor, draft: bool) -> dict[str, Tensor]:
-        """Cross-entropies in nats a token: of the target with the text; of the draft with the target."""
+        """Cross-entropies in nats per token: of the target against the text, and of the draft against the target."""
         log_p = self._log_p("target", inputs)
         losses = {"target": F.nll_loss(log_p, wanted.flatten())}
         if draft:
@@ -136,7 +138,7 @@ class Pair:
         return model.logits(model(inputs)).flatten(0, 1).float().log_softmax(-1)
 
     def look(self, held_out: Stream) -> str:
-        """What the target loses on texts that are not learnt from, in nats a token, and how often the draft agrees."""
+        """The target's loss on held-out texts, in nats per token, and how often the draft agrees with it."""
         loss = agreed = 0.0
         inputs, wanted = held_out.evenly(LOOKED, LENGTH)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -144,7 +146,7 @@ class Pair:
                 log_p, log_q = (self._log_p(name, row[None]) for name in RATES)
                 loss += float(F.nll_loss(log_p, truth)) / LOOKED
                 agreed += float((log_p.argmax(-1) == log_q.argmax(-1)).float().mean()) / LOOKED
-        return f"{self.seconds / 60:.1f} min, {self.step} steps: loss {loss:.3f}, the draft agrees with {agreed:.3f}"
+        return f"{self.seconds / 60:.1f} min, {self.step} steps: loss {loss:.3f}, the draft agrees at {agreed:.1%}"
 
     def save(self) -> None:
         state = {
@@ -165,10 +167,10 @@ class Pair:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=Path, required=True, help="a corpus of `training.corpus`")
-    parser.add_argument("--pair", type=Path, default=DEMO, help="the folder whose files it begins with")
+    parser.add_argument("--documents", type=Path, required=True, help="a corpus from `training.corpus`")
+    parser.add_argument("--pair", type=Path, default=DEMO, help="the folder of the files to start from")
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--work", type=Path, default=Path("build/training/finetune"), help="for what it goes on from")
+    parser.add_argument("--work", type=Path, default=Path("build/training/finetune"), help="folder for checkpoints")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     chosen.work.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Which licences a package states, and whether they let its source into the corpus.
+"""Which licences a package states, and whether the corpus may use its source.
 
-Only permissive ones do. What is said nowhere, or cannot be read, is left out: a package must state its licence in its
-own metadata, and everything that it states there must be permissive.
+A package must state its licence in its own metadata, and everything that it states there must be permissive. Packages
+without a licence, or with one that can't be understood, are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PERMISSIVE = {
     *("HPND", "ISC", "MIT", "MIT-0", "MIT-CMU", "PSF-2.0", "Python-2.0", "Python-2.0.1", "Unlicense", "Zlib"),
     "ZPL-2.1",
 }
-"""SPDX identifiers, and BSD where a package does not say how many clauses."""
+"""SPDX identifiers, and BSD for packages that don't say how many clauses."""
 
 _BY_NAME = {name.lower(): name for name in PERMISSIVE}
 
@@ -38,12 +38,12 @@ _WRITTEN = (
 )
 _WORDS = re.compile(r"[()]|[^\s()]+")
 _LONG = 120
-"""Characters beyond which a License field holds a licence's text, not its name."""
+"""A License field with more characters than this has the licence's text, not its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """name: what was found, as SPDX writes it where known. why: if it is not permissive, what speaks against it."""
+    """name: what was found, in SPDX form if known. why: the reason if it isn't permissive."""
 
     name: str
     permissive: bool
@@ -51,8 +51,8 @@ class Licence:
 
 
 def decide(metadata: Message) -> Licence:
-    """The licence of a distribution from its core metadata: License-Expression alone where there is one, else
-    everything that License and the classifiers say.
+    """The licence of a distribution from its core metadata: License-Expression if there is one, otherwise everything
+    that License and the classifiers say.
     """
     expression = metadata.get("License-Expression", "").strip()
     if expression:
@@ -65,7 +65,7 @@ def decide(metadata: Message) -> Licence:
     names: list[str] = []
     for text in stated:
         if len(text) > _LONG and named:
-            continue  # a whole text, with those of what is bundled: the classifiers say it shorter
+            continue  # full texts, which may include bundled packages': the classifiers are clearer
         names.append(_from_text(text) if len(text) > _LONG else text)
     names += named
     if not names:
@@ -87,7 +87,7 @@ def _all_of(names: Sequence[str]) -> Licence:
 
 
 def _known(name: str) -> str | None:
-    """The SPDX form of a licence as written, if it is a permissive one. An expression stays as it is."""
+    """The SPDX form of a licence's name, None if it isn't permissive. An SPDX expression is returned as is."""
     name = " ".join(name.strip(" .\"'").split())
     if name.lower() in _BY_NAME:
         return _BY_NAME[name.lower()]
@@ -98,7 +98,7 @@ def _known(name: str) -> str | None:
 
 
 def _from_text(text: str) -> str:
-    """A licence's name from its whole text."""
+    """A licence's name from its full text, or the start of the text."""
     flat = " ".join(text.split())
     if re.search(r"general public|\bA?L?GPL|mozilla public|proprietary|non-?commercial|end user", flat, re.IGNORECASE):
         return flat[:60]
@@ -112,9 +112,9 @@ def _from_text(text: str) -> str:
 
 
 def allows(expression: str) -> bool:
-    """Whether an SPDX expression can be met with permissive licences alone: of OR one is enough, of AND all count.
+    """Whether permissive licences alone satisfy an SPDX expression: one side of OR is enough, AND needs both.
 
-    An exception (WITH) only ever permits more than the licence that it belongs to. What does not parse is refused.
+    An exception (WITH) only permits more than its licence, so it is ignored. Expressions that don't parse are refused.
     """
     words = _WORDS.findall(expression)
     try:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Build specdec, llama.cpp and its peers from what pack.py put together, on a machine without a network.
+# Build specdec, llama.cpp and its peers from the files of pack.py, on a machine without a network.
 #
 #   benchmarks/gpu/build.sh [FOLDER]      # build/gpu unless named
 #   source FOLDER/env.sh                  # specdec, llama-server and llama-speculative-simple are on the path now
 #
-# llama.cpp is compiled once, into shared libraries that the bindings and the peers use alike: CUDA's kernels alone
-# take an hour of one core. A call that was cut short goes on where it stopped; one with nothing to do does nothing.
+# llama.cpp is compiled once, into shared libraries that both the bindings and the peers use: CUDA's kernels alone take
+# an hour of one core. A run that was interrupted continues where it stopped; if there is nothing to do, it does nothing.
 # ACCEL=cuda|cpu, CUDA_ARCH=90, CARRY=FOLDER of pack.py, PYTHON=python3, JOBS=all cores, PEERS="" for none.
 set -euo pipefail
 
@@ -37,7 +37,7 @@ architecture() { # of the first GPU, as nvcc names it: 90 for an H200, 89 for an
   echo "${found:-90}"
 }
 
-# cuBLAS and the driver's library, where they do not lie in the toolkit: in Python's packages, and beside the driver.
+# cuBLAS and the driver's library, if they aren't in the toolkit: in Python's packages, and next to the driver.
 cuda_flags() {
   local nvcc top header lib driver
   nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
@@ -48,7 +48,7 @@ cuda_flags() {
   if [ ! -e "$top/include/cublas_v2.h" ]; then
     header=$("$python" -c 'import glob, sys
 print(next((h for p in sys.path for h in glob.glob(p + "/nvidia/*/include/cublas_v2.h")), ""))')
-    [ -n "$header" ] || { echo "no cuBLAS in $top, nor in Python's packages (nvidia-cublas)" >&2; exit 1; }
+    [ -n "$header" ] || { echo "no cuBLAS in $top or in Python's packages (nvidia-cublas)" >&2; exit 1; }
     lib=$(dirname "$(dirname "$header")")/lib
     flags+=("-DCMAKE_CUDA_FLAGS=-isystem $(dirname "$header")")
     for name in cublas cublasLt; do
@@ -117,7 +117,7 @@ compile() {
 }
 stage compile compile
 
-# The bindings are Python alone beside their libraries: these are the ones that the peers use.
+# Apart from their libraries, the bindings are only Python: they get the peers' libraries.
 install() {
   ln -sfn "$folder/source/llama_cpp" "$folder/site/llama_cpp"
   ln -sfn "$folder/build/bin" "$folder/source/llama_cpp/lib"

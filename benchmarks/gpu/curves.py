@@ -1,4 +1,4 @@
-"""What passes cost: t(n) of target and draft model, by context; and that a pass is not as wide as the one before it.
+"""What passes cost: t(n) of target and draft model, by context, and the cost of changing the size of passes.
 
     python3 benchmarks/gpu/curves.py --target T.gguf --draft D.gguf --out FOLDER [--seconds 300]
 
@@ -33,11 +33,11 @@ from specdec_cli.measure import suites
 
 LONGEST = 64
 READING = (128, 512)
-"""Longer passes, in which a draft model reads what it has missed."""
+"""Longer passes, in which a draft model catches up."""
 VERIFY_POINTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64)
 DRAFT_POINTS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 ORDERS = ((1,), (2, 1), (2, 1, 1, 1), (5,), (4, 5), (5, 1), (9,), (8, 9))
-"""Sizes of passes, over and over: of one size, and of sizes that change as they do where drafts are long and short."""
+"""Repeated sequences of pass sizes: one size, and sizes that change, as when drafts have different lengths."""
 SHOWN = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
 
 Laps = dict[int, list[float]]
@@ -48,7 +48,7 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Time passes of every size at every context; yields one curve at a time.
 
-    The time is shared out evenly; each size is timed once whatever it takes.
+    The time is divided evenly; each size is timed at least once, however long it takes.
     """
     each = seconds / (len(models) * len(contexts))
     sizes = [*range(1, longest + 1), *READING]
@@ -64,9 +64,8 @@ def measure(
 
 
 def planning(context: LlamaContext, text: Sequence[int], rounds: int = 100) -> list[dict[str, Any]]:
-    """Median milliseconds of each pass of an order of sizes. llama.cpp plans a pass anew when its size is not that of
-    the one before, and a GPU replays what it has been given twice. Orders take turns; each is gone through until it is
-    settled, and then timed once.
+    """Median milliseconds of each pass in each of ORDERS. llama.cpp plans a pass again if its size changed, and a GPU
+    replays a pass that it has seen twice. The orders take turns; each is repeated until it settles, then timed once.
     """
     laps: dict[tuple[int, ...], list[list[float]]] = {
         order: [[] for _ in order] for order in ORDERS if max(order) <= context.max_rows
@@ -84,7 +83,7 @@ def planning(context: LlamaContext, text: Sequence[int], rounds: int = 100) -> l
 
 
 def summary(laps: Laps) -> dict[str, dict[str, float]]:
-    """Of each size the shortest lap and the median, in milliseconds, and how often it was timed."""
+    """For each size, the shortest lap and the median, in milliseconds, and the number of laps."""
     return {
         "least_ms": {str(n): min(found) * 1000 for n, found in laps.items()},
         "median_ms": {str(n): statistics.median(found) * 1000 for n, found in laps.items()},
@@ -93,7 +92,7 @@ def summary(laps: Laps) -> dict[str, dict[str, float]]:
 
 
 def points(curve: Mapping[str, Any], wanted: Sequence[int]) -> dict[int, float]:
-    """Milliseconds at some sizes. No pass takes longer than a larger one, for it could be filled up to that."""
+    """Milliseconds at some sizes. No pass takes longer than a larger one, because it could be padded."""
     least, found = float("inf"), {}
     for n, ms in sorted(((int(n), ms) for n, ms in curve["least_ms"].items()), reverse=True):
         least = found[n] = min(least, ms)
@@ -112,7 +111,7 @@ def table(data: Mapping[str, Any]) -> str:
         least = curve["least_ms"]
         cells = [f"{least[str(n)]:.2f}" if str(n) in least else "" for n in SHOWN]
         lines.append(row(curve["model"], curve["context"], *cells))
-    lines += ["", head("sizes of passes in turn", "model", "ms each")]
+    lines += ["", head("sizes of passes, in turn", "model", "ms each")]
     for curve in data["curves"]:
         for one in curve["planning"]:
             sizes, ms = ", ".join(map(str, one["order"])), ", ".join(f"{each:.3f}" for each in one["ms"])
@@ -121,7 +120,7 @@ def table(data: Mapping[str, Any]) -> str:
 
 
 def hardware_yaml(data: Mapping[str, Any], other_ms: float | None = None) -> str:
-    """A file for profiles/hardware. other_ms: what a step takes besides passes, if that was measured."""
+    """A file for profiles/hardware. other_ms: the time of a step outside passes, if measured."""
     target, draft = chosen(data["curves"], "target"), chosen(data["curves"], "draft")
     names = " with ".join(Path(path).stem for path in data["models"].values())
     description = f"{data['machine'].partition(';')[0]}; {names} as draft"
@@ -141,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--seconds", type=float, default=540, help="to end in; models load besides")
+    parser.add_argument("--seconds", type=float, default=540, help="time limit, without loading the models")
     parser.add_argument("--threads", type=int, default=host.physical_cores())
     parser.add_argument("--contexts", type=int, nargs="+", default=[256, 4096, 16384])
     parser.add_argument("--longest", type=int, default=LONGEST, help="n goes from 1 to this")

@@ -1,11 +1,11 @@
-"""Everything that a machine without a network needs to build specdec with llama.cpp and its peers, in one folder.
+"""Collects everything that a machine without a network needs to build specdec with llama.cpp and its peers.
 
     python benchmarks/gpu/pack.py [--into FOLDER] [--have NAME ...] [--python-version 3.12]
 
-Run it where there is a network. The source package of the installed llama-cpp-python loses what no build reads:
-its history, models, documents, tests, and the backends other than the CPU's and CUDA's; 76 MB become 4. Of the
-tools and examples it keeps llama-server and llama-speculative-simple. The wheels are those that specdec and the
-bindings need, without what the other machine has (--have: names, or files as `pip list --format=freeze` writes them).
+Run it where there is a network. It removes what no build reads from the source package of the installed
+llama-cpp-python: models, documents, tests, and the backends except the CPU's and CUDA's; 76 MB become 4. Of the tools
+and examples, it keeps llama-server and llama-speculative-simple. The wheels are those that specdec and the bindings
+need, without those that the other machine has (--have: names, or files from `pip list --format=freeze`).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _FOLDER = re.compile(r"^\s*add_subdirectory\(([\w./-]+)\)[ \t]*\n", re.MULTILINE
 
 
 def is_kept(path: str) -> bool:
-    """Whether a file, named from the top of the source package on, is needed."""
+    """Whether a file is needed. path: relative to the top of the source package."""
     return any(path == kept or (kept.endswith("/") and path.startswith(kept)) for kept in _KEPT) and not (
         _DROPPED.match(path)
     )
 
 
 def without_missing(text: str, folder: str, kept: Iterable[str]) -> str:
-    """A CMakeLists.txt of `folder` that adds no folder of which nothing was kept."""
+    """A CMakeLists.txt of `folder`, without the lines that add folders of which nothing was kept."""
     files = list(kept)
 
     def there(name: str) -> bool:
@@ -59,7 +59,7 @@ def without_missing(text: str, folder: str, kept: Iterable[str]) -> str:
 
 
 def slim(sdist: Path, archive: Path) -> None:
-    """Write what is needed of a source package to a .tar.xz, without its top folder."""
+    """Write the needed files of a source package to a .tar.xz, without its top folder."""
     with tarfile.open(sdist) as source, tarfile.open(archive, "w:xz", preset=9) as slimmed:
         members = {member.name.partition("/")[2]: member for member in source.getmembers() if member.isfile()}
         kept = sorted(path for path in members if is_kept(path))
@@ -68,7 +68,7 @@ def slim(sdist: Path, archive: Path) -> None:
             data = content.read() if content else b""
             if path.endswith("/CMakeLists.txt"):
                 data = without_missing(data.decode(), path.rpartition("/")[0], kept).encode()
-            entry = tarfile.TarInfo(path)  # not the old one: its headers keep a long name of their own
+            entry = tarfile.TarInfo(path)  # not the old entry: its pax headers keep the long name
             entry.size, entry.mode, entry.mtime = len(data), members[path].mode, members[path].mtime
             slimmed.addfile(entry, io.BytesIO(data))
 
@@ -79,7 +79,7 @@ def normal(name: str) -> str:
 
 
 def names_in(given: Iterable[str]) -> set[str]:
-    """Packages given by name, or in files with one a line, whatever stands after the name."""
+    """Packages given by name, or in files with one per line; anything after the name is ignored."""
     found: set[str] = set()
     for text in given:
         lines = Path(text).read_text().splitlines() if Path(text).is_file() else [text]
@@ -88,7 +88,7 @@ def names_in(given: Iterable[str]) -> set[str]:
 
 
 def needed(have: set[str]) -> list[str]:
-    """The requirements of specdec and of the bindings, but for the bindings themselves and for what is there."""
+    """The requirements of specdec and of the bindings, except the bindings themselves and the packages in `have`."""
     every = [*(requires("specdec-cli") or ()), *(requires("llama-cpp-python") or ())]
     mine = {text: normal(re.match(r"[\w.-]+", text)[0]) for text in every if "extra ==" not in text}  # type: ignore[index]
     return sorted(text for text, name in mine.items() if name not in have | {"llama-cpp-python"})
@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, default=HERE / "carry")
     parser.add_argument("--have", nargs="+", default=[], metavar="NAME", help="packages of the other machine, or files")
-    parser.add_argument("--wheel", action="append", default=[], help="carry this package too; may be given again")
+    parser.add_argument("--wheel", action="append", default=[], help="also pack this package; can be repeated")
     parser.add_argument("--python-version", default="3.12", help="of the other machine")
     parser.add_argument("--glibc", type=int, default=35, metavar="N", help="the other machine's is 2.N or newer")
     options = parser.parse_args()
@@ -134,7 +134,7 @@ def main() -> None:
     wheels(options.into, names_in(options.have), options.wheel, options.python_version, options.glibc)
     for path in sorted(options.into.iterdir()):
         print(f"{path.stat().st_size / 1e6:8.2f} MB  {path.name}")
-    print(f"{sum(path.stat().st_size for path in options.into.iterdir()) / 1e6:8.2f} MB  together")
+    print(f"{sum(path.stat().st_size for path in options.into.iterdir()) / 1e6:8.2f} MB  in total")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a day on a GPU has measured as Markdown tables, and whether its figures meet their bars.
+"""The measurements of a day on a GPU as Markdown tables, and whether they meet their bars.
 
     python3 benchmarks/gpu/report.py FOLDER
 
-FOLDER holds any of curves.json, outside.json, compare-SUITE-TEMPERATURE.json and peers.json; README.md says what writes
+FOLDER has any of curves.json, outside.json, compare-SUITE-TEMPERATURE.json and peers.json; README.md says what writes
 them.
 """
 
@@ -24,20 +24,20 @@ import overhead
 from common import head, row
 
 GREEDY_OUTSIDE, SAMPLED_OUTSIDE = 0.05, 0.10
-"""The largest share of the time that may pass outside llama.cpp."""
+"""The largest share of the time that may be spent outside llama.cpp."""
 AGAINST_GREEDY, AGAINST_SAMPLED = 1.0, 1.25
-"""The least that `-k auto` must be of llama.cpp's best static setting, in every category."""
+"""The lowest speed of `-k auto` relative to llama.cpp's best static setting, in every category."""
 GAIN, GAIN_SUITE = 2.5, "code"
-"""The least that it must be of the target alone on a suite of code, greedy."""
+"""Its lowest speedup over the target alone on a suite of code, greedy."""
 NEVER_UNDER = 0.98
-"""The least that it must be of the target alone, anywhere."""
+"""Its lowest speed relative to the target alone, anywhere."""
 
 Data = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure that must not be more, or not be less, than a limit."""
+    """A figure that must be at most, or at least, a limit."""
 
     what: str
     value: float
@@ -62,7 +62,7 @@ def outside_bars(data: Data) -> list[Bar]:
 
 
 def peers_bars(data: Data) -> list[Bar]:
-    """In each cell against whichever peer was faster."""
+    """In each cell, against the faster peer."""
     return [
         Bar(
             f"auto / llama.cpp's best ({found['best']}): {name}",
@@ -97,7 +97,7 @@ def bars_table(bars: Sequence[Bar]) -> str:
 
 
 def compare_table(data: Data) -> str:
-    """By variant and category the speedup with its interval, and tokens a second."""
+    """The speedup with its interval and the tokens per second, by variant and category."""
     summaries = data["summaries"]
     categories = list(dict.fromkeys(one["category"] for one in summaries))
     cut = ", cut short" if data["partial"] else ""
@@ -121,7 +121,7 @@ def _cell(one: Data) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file's figures; of a comparison its suite and temperature, too, which are in the file's name."""
+    """A file's figures; for a comparison also its suite and temperature, from the file's name."""
     found: dict[str, Any] = json.loads(path.read_text())
     if path.name.startswith("compare-"):
         suite, _, temperature = path.stem.removeprefix("compare-").rpartition("-")
@@ -130,7 +130,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def everything(folder: Path) -> str:
-    """All files of a folder. Files that are not there are left out, and so are their bars."""
+    """The report on all files in a folder. Missing files and their bars are left out."""
     parts: list[str] = []
     bars: list[Bar] = []
 
@@ -146,7 +146,7 @@ def everything(folder: Path) -> str:
         return f"```yaml\n{curves.hardware_yaml(data, next(alone, None))}```"
 
     add("What passes cost, ms", [folder / "curves.json"], curves.table)
-    add("Outside llama.cpp, us a step", [folder / "outside.json"], overhead.table, outside_bars)
+    add("Outside llama.cpp, us per step", [folder / "outside.json"], overhead.table, outside_bars)
     add("Against the target alone", folder.glob("compare-*.json"), compare_table, compare_bars)
     add("Against llama.cpp", [folder / "peers.json"], best_static.table, peers_bars)
     add("For profiles/hardware", [folder / "curves.json"], hardware)

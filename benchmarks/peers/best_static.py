@@ -1,4 +1,4 @@
-"""specdec, which finds its draft length itself, against llama.cpp's own speculation at its best static settings.
+"""specdec, which chooses its draft length itself, against llama.cpp's own speculation at its best static settings.
 
     benchmarks/peers/build_llama_cpp.sh FOLDER llama-server
     python benchmarks/peers/best_static.py --server FOLDER/build/bin/llama-server --out peers.json
@@ -7,18 +7,18 @@ For each category of the suite and each temperature:
 
 1. Sweep: llama-server answers two prompts with every setting of GRID.
 2. Finals: the best three settings on all prompts, interleaved. The best has the highest median of tokens/s.
-3. Match: that setting, specdec and specdec's target alone, interleaved per prompt in alternating order. Ratios
-   are taken within a round of a prompt; a prompt counts with the median of its rounds. --simple adds a match with
-   llama-speculative-simple, which drafts as the server does, at the same setting.
+3. Match: that setting, specdec and specdec's target alone, interleaved per prompt in alternating order. Ratios are
+   taken within a round of a prompt; each prompt counts with the median of its rounds. --simple adds a match with
+   llama-speculative-simple, which drafts like the server, at the same setting.
 
-Speeds are each tool's own, of decoding alone. Sampled answers differ between the tools, so it is tokens/s that
-are compared, never seconds, and answers under 16 tokens are left out. The peer's best is chosen with the very
-prompts and seeds of the match, which favours the peer. Everything measured is in --out at once, so the same command
-continues a call that was cut short, or that --seconds ended.
+Speeds are those that each tool reports for decoding alone. Sampled answers differ between the tools, so tokens/s are
+compared, not seconds, and answers under 16 tokens are left out. The peer's best setting is chosen with the prompts and
+seeds of the match, which favours the peer. Measurements are written to --out at once, so if a run was interrupted, or
+--seconds ended it, the same command continues it.
 
     python benchmarks/peers/best_static.py --simple FOLDER/build/bin/llama-speculative-simple --equal 1 3 8
 
-Greedy, all prompts, both tools with drafts of the same fixed lengths instead.
+compares both tools with drafts of the same fixed lengths, greedily, on all prompts.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ FINALISTS = 3
 N_MAX = (1, 2, 3, 4, 6, 8, 12, 16)
 P_MIN = (0.0, 0.5, 0.75, 0.9)
 GRID = tuple(Static(n_max, p_min) for p_min in P_MIN for n_max in N_MAX if n_max > 1 or not p_min)
-"""With a draft of one token, p_min leaves out single drafts; that gains next to nothing."""
+"""With drafts of one token, p_min gains next to nothing, so it isn't swept."""
 IN_MATCH = ("peer", "specdec", "alone")
 
 Trial = tuple[str, dict[str, Answer]]
-"""A prompt's name, and an answer of each tool."""
+"""A prompt's name, and each tool's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured, where it is kept, and whether there is time for more."""
+    """What is measured, where results are saved, and whether there is time for more."""
 
     out: Path
     temps: Sequence[float]
@@ -81,7 +81,7 @@ class Plan:
     has_time: Callable[[], bool]
 
     def load(self) -> dict[str, Any]:
-        """What is there from an earlier call."""
+        """The results of earlier runs."""
         found: dict[str, Any] = {"machine": machine(), "sweep": {}, "cells": {}}
         return json.loads(self.out.read_text()) if self.out.is_file() else found
 
@@ -96,7 +96,7 @@ def cell(temp: float, category: str) -> str:
 
 
 def sweep(plan: Plan, peer: Peer, settings: Settings, grid: Sequence[Static]) -> bool:
-    """Ask each setting what it was not asked yet; whether all are through."""
+    """Measure each setting where it hasn't been measured yet. Returns whether all are done."""
     found = plan.load()
     for static in grid:
         kept = found["sweep"].setdefault(str(static), {**asdict(static), "tokens_per_s": {}})
@@ -141,7 +141,7 @@ def best_of(
 def match(
     peer: Peer, static: Static, session: Session, settings: Settings, tasks: Sequence[Task], rounds: int
 ) -> list[Trial]:
-    """The peer at its best, specdec, and specdec's target alone."""
+    """Measure the peer at its best setting, specdec, and specdec's target alone."""
     trials = []
     for i, task, order in interleaved(tasks, IN_MATCH, rounds):
         answers = {}
@@ -155,7 +155,7 @@ def match(
 
 
 def by_prompt(values: Iterable[tuple[str, float]]) -> list[float]:
-    """One value a prompt, the median of its rounds, from pairs of a prompt's name and a value."""
+    """One value per prompt, the median of its rounds. values: pairs of a prompt's name and a value."""
     rounds: dict[str, list[float]] = {}
     for prompt, value in values:
         rounds.setdefault(prompt, []).append(value)
@@ -163,7 +163,7 @@ def by_prompt(values: Iterable[tuple[str, float]]) -> list[float]:
 
 
 def summary(trials: Sequence[Trial]) -> dict[str, Any] | None:
-    """Speeds and ratios, medians over prompts; None where no answer was long enough."""
+    """Speeds and ratios, medians over prompts; None if no answer was long enough."""
     counted = [trial for trial in trials if all(answer.counts for answer in trial[1].values())]
     if not counted:
         return None
@@ -187,7 +187,7 @@ def summary(trials: Sequence[Trial]) -> dict[str, Any] | None:
 
 
 def matches(plan: Plan, server: Peer, simple: Peer | None, session: Session) -> bool:
-    """The finals and the matches of each cell that has had none; whether all are through."""
+    """Run the finals and the match of each cell that has none yet. Returns whether all are done."""
     found = plan.load()
     for temp in plan.temps:
         settings = replace(session.settings, temperature=temp)
@@ -197,8 +197,8 @@ def matches(plan: Plan, server: Peer, simple: Peer | None, session: Session) -> 
                 continue
             if not plan.has_time():
                 return False
-            for way in (settings, settings.alone()):  # a GPU loads what it computes with when it is first used
-                specdec(session, tasks[0], replace(way, max_tokens=WARM_UP_TOKENS))
+            for variant in (settings, settings.alone()):  # a warm-up: a GPU loads its kernels when they are first used
+                specdec(session, tasks[0], replace(variant, max_tokens=WARM_UP_TOKENS))
             best, speed = best_of(server, tasks, finalists(found["sweep"], name), settings, plan.rounds)
             peers = {"llama-server": server, **({"llama-speculative-simple": simple} if simple else {})}
             met = {
@@ -230,7 +230,7 @@ def table(data: Mapping[str, Any]) -> str:
 
 
 def equal(peer: Peer, session: Session, tasks: Mapping[str, Sequence[Task]], k: int, rounds: int) -> str:
-    """A row: the peer and specdec with drafts of k tokens, greedy."""
+    """A table row: the peer and specdec with drafts of k tokens, greedy."""
     settings = replace(session.settings, temperature=0.0, draft_tokens=k)
     trials = match(peer, Static(k), session, settings, [task for each in tasks.values() for task in each], rounds)
     its = summary(trials)
@@ -243,25 +243,25 @@ def equal(peer: Peer, session: Session, tasks: Mapping[str, Sequence[Task]], k: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser)
-    parser.add_argument("--server", default=shutil.which("llama-server"), help="llama-server (that of PATH)")
-    parser.add_argument("--simple", default=shutil.which("llama-speculative-simple"), help="the same of the other tool")
+    parser.add_argument("--server", default=shutil.which("llama-server"), help="path; by default from PATH")
+    parser.add_argument("--simple", default=shutil.which("llama-speculative-simple"), help="path; by default from PATH")
     parser.add_argument("--peer-flags", type=shlex.split, default=[], metavar="'FLAGS'", help="such as '-ngl 999'")
     parser.add_argument("--equal", type=int, nargs="+", default=[], metavar="K", help="draft tokens of both tools")
     parser.add_argument("--out", type=Path, default=Path("peers.json"), metavar="FILE.json")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing further after that")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing new after this time")
     parser.add_argument("--prompts", default="python", help="a suite's name or a file of prompts")
-    parser.add_argument("--category", action="append", default=[], help="only this one; may be given again")
-    parser.add_argument("--per-category", type=int, metavar="N", help="prompts of each category, at most")
+    parser.add_argument("--category", action="append", default=[], help="only this one; can be repeated")
+    parser.add_argument("--per-category", type=int, metavar="N", help="the most prompts per category")
     parser.add_argument("--temps", type=float, nargs="+", default=[0.0, 0.8])
-    parser.add_argument("--tokens", type=int, default=128, help="of an answer, at most")
+    parser.add_argument("--tokens", type=int, default=128, help="the most tokens of an answer")
     parser.add_argument("--threads", type=int, default=host.physical_cores())
     parser.add_argument("--repeat", type=int, default=2, help="rounds over the prompts")
-    parser.add_argument("--loaded", type=int, default=3, metavar="N", help="servers in memory at once, at most")
+    parser.add_argument("--loaded", type=int, default=3, metavar="N", help="the most servers in memory at once")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="sweep only every Nth setting")
     options = parser.parse_args()
     if not options.server and not (options.simple and options.equal):
-        parser.error("there is no llama-server on the path: give --server")
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # else a tool that is a process an answer loads as it goes
+        parser.error("there is no llama-server in PATH: use --server")
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # lazy loading would slow tools that start for each answer
     began, flags = monotonic(), tuple(options.peer_flags)
     models = {"target": options.target, "draft": options.draft, "draft_tokens": "auto"}
     lengths = [{"draft_tokens": k} for k in options.equal]
@@ -280,7 +280,7 @@ def main() -> None:
         plan = Plan(options.out, options.temps, tasks, options.repeat, lambda: monotonic() - began < options.seconds)
         swept = sweep(plan, server, session.settings, GRID[:: options.every])
         finished = swept and matches(plan, server, simple, session)
-    progress("all is measured" if finished else "out of time: call again to go on")
+    progress("everything is measured" if finished else "out of time: run it again to continue")
     print(table(plan.load()))
 
 

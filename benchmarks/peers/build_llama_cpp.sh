@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build a program of llama.cpp from the very source that llama-cpp-python's package contains, with the options that the
-# bindings are built with, but for OpenMP: a peer is measured as its makers build it.
+# Build a program of llama.cpp from the source in llama-cpp-python's package, with the options of the bindings except
+# OpenMP: a peer is measured as its makers build it.
 #   build_llama_cpp.sh FOLDER [llama-speculative-simple|llama-server]
 set -euo pipefail
 folder=${1:?usage: build_llama_cpp.sh FOLDER [PROGRAM]}
@@ -12,7 +12,7 @@ if [ "$program" = llama-server ]; then server=ON; fi
 mkdir -p "$folder"
 $python -m pip download --quiet --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" -d "$folder"
 tar -C "$folder" -xf "$folder/llama_cpp_python-$version.tar.gz"
-# A compiler that gets AMX wrong needs the header here, too.
+# A compiler that miscompiles AMX needs the header here, too.
 header=$($python specdec_cli/llama/building.py flags | tr " " "\n" | grep -o "[^ ']*amx_tile_config.h" || true)
 cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
   -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=$server -DLLAMA_BUILD_SERVER=$server -DLLAMA_BUILD_EXAMPLES=ON \

@@ -1,10 +1,10 @@
-"""Does llama-server run as fast as `specdec export` says?
+"""Checks whether llama-server runs as fast as `specdec export` predicts.
 
     python benchmarks/peers/export_check.py --llama-server BIN [-m TARGET -md DRAFT] [--suite python] [--lengths 2 4]
 
-`tune` measures the pair on a suite, greedy. Then servers answer the prompts of that suite: one with the exported
-command, and one of each fixed length, whose speed is predicted in the same way, since on a small machine no length may
-pay. Tokens per second are the server's own count of decoding, without the prompt: the median of the prompts' answers.
+`tune` measures the pair on a suite, greedily. Then servers answer the suite's prompts: one with the exported command,
+and one for each fixed length, whose speed is predicted in the same way, because on a small machine no length may pay.
+Tokens per second are those that the server reports for decoding, without the prompt: the median over the prompts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     paths = Path(given.target), Path(given.draft)
     tuned, recorded = tuning.load(*paths), acceptance_traces.recording_of(*paths, "greedy")
     if tuned is None or recorded is None:
-        raise SystemExit("nothing was kept")
+        raise SystemExit("`tune` saved nothing")
     answers = acceptance_traces.read(recorded).answers
     predicted = {"exported": found.setting.tokens_per_s}
     commands = {"exported": exported}

@@ -1,6 +1,6 @@
-"""llama.cpp's own tools and specdec, asked the same prompts: an answer of each, with the speed of its decoding.
+"""Runs llama.cpp's tools and specdec on the same prompts: each answer comes with its decoding speed.
 
-Each comparison puts the folder above on the path first, where common.py is.
+Scripts must first add the parent folder, which has common.py, to the path.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
 FEWEST_TOKENS = 16
-"""The speed of a shorter answer says nothing."""
+"""The speed of a shorter answer means nothing."""
 START_S, ANSWER_S = 120.0, 300.0
-"""Longer than any model takes to load from memory, or to answer."""
+"""Timeouts: longer than any model takes to load from memory, or to answer."""
 WARM_UP_TOKENS = 16
 """Tokens of a server's first answer, which doesn't count."""
 
@@ -40,7 +40,7 @@ _FIGURES = [
     )
 ]
 _TRIES = 8
-"""llama-speculative-simple does not wait for its log to be written: now and then its last lines are lost."""
+"""llama-speculative-simple doesn't wait for its log to be written, so its last lines are sometimes lost."""
 
 Variant = TypeVar("Variant")
 
@@ -57,7 +57,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of one tool: its length, the speed of decoding alone, the share of draft tokens accepted."""
+    """One answer of one tool: its length, the decoding speed, and the share of draft tokens accepted."""
 
     tokens: int
     tokens_per_s: float
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """A fixed setting of llama.cpp's tools: drafts of up to n_max, ended where the draft model is unsure."""
+    """A fixed setting of llama.cpp's tools: drafts of up to n_max tokens, which end where the draft model is unsure."""
 
     n_max: int
     p_min: float = 0.0
@@ -85,14 +85,14 @@ class Static:
 
 
 class Peer(Protocol):
-    """A tool that answers a prompt with a static setting, and samples as the settings say."""
+    """A tool that answers a prompt with a static setting and the sampling of `settings`."""
 
     def answer(self, task: Task, static: Static, settings: Settings, seed: int = 0) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeSimple:
-    """llama.cpp's own llama-speculative-simple. Each answer is a process."""
+    """llama.cpp's llama-speculative-simple. Each answer is a process."""
 
     binary: str
     flags: tuple[str, ...] = ()
@@ -118,9 +118,9 @@ class SpeculativeSimple:
 
 
 class LlamaServer:
-    """llama-server with a draft model. A draft's length belongs to the process, so each setting is a server of its own.
+    """llama-server with a draft model. The draft length is fixed per process, so each setting has its own server.
 
-    most: how many servers may be loaded at once; the one that was used least recently makes room.
+    most: how many servers may be loaded at once; the least recently used one is closed first.
     """
 
     def __init__(self, binary: str, flags: tuple[str, ...] = (), most: int = 3) -> None:
@@ -158,7 +158,7 @@ def _check_prompt(peer: str, task: Task, read: int) -> None:
 
 
 class RunningServer:
-    """A server in a process of its own, asked over HTTP. port: where it listens."""
+    """A server process that is queried over HTTP. port: where it listens."""
 
     def __init__(self, command: Sequence[object]) -> None:
         self.port = free_port()
@@ -195,8 +195,8 @@ class RunningServer:
             self.complete({**body, "n_predict": WARM_UP_TOKENS})
         status, content = self._request("POST", "/completion", body)
         if status != 200:
-            said = content.decode(errors="replace")
-            raise SystemExit(f"llama-server answers {status}: {said}\n{self._end_of_log()}")
+            text = content.decode(errors="replace")
+            raise SystemExit(f"llama-server answers {status}: {text}\n{self._end_of_log()}")
         found: dict[str, Any] = json.loads(content)
         return found
 
@@ -214,15 +214,15 @@ class RunningServer:
 
 
 def specdec(session: Session, task: Task, settings: Settings, seed: int = 0) -> Answer:
-    """An answer of specdec."""
+    """specdec's answer. Raises SystemExit if it has notes, because it may have continued without its draft."""
     report = Metrics.of(session.events(task.tokens, seed=seed, settings=settings))
-    if notes := (*session.notes, *report.notes):  # it went on without its draft
-        raise SystemExit(f"specdec did not do what was to be measured: {'; '.join(notes)}")
+    if notes := (*session.notes, *report.notes):
+        raise SystemExit(f"this specdec run cannot be measured: {'; '.join(notes)}")
     return Answer(report.emitted, report.tokens_per_s or 0.0, report.acceptance_rate or 0.0)
 
 
 def tasks_of(session: Session, suite: str, categories: Sequence[str], limit: int | None) -> dict[str, list[Task]]:
-    """The prompts of a suite by category. limit: of each category."""
+    """The prompts of a suite by category. limit: per category."""
     found: dict[str, list[Task]] = {}
     for prompt in suites.select(suites.load(suite), categories, None, limit):
         tokens = tuple(session.tokenize(prompt.text, raw=True))

@@ -1,8 +1,8 @@
-"""`specdec serve` beside llama-server, under load: clients that each ask again as soon as they are answered.
+"""`specdec serve` and llama-server under load: each client sends its next request as soon as it has an answer.
 
 python benchmarks/peers/under_load.py --server LLAMA_SERVER [--target M --draft D] --drafter model --clients 1 2 4 8
 
-All servers stay loaded, and take turns round by round. Speed is tokens of all clients over the seconds of a round.
+All servers stay loaded and take turns, round by round. Speed is the tokens of all clients over the seconds of a round.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LLAMA_DRAFTS = {
     "model": [["--spec-type", "draft-simple", "--spec-draft-n-max", str(n)] for n in (2, 4, 8)],
     "ngram": [["--spec-type", kind] for kind in ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")],
 }
-"""The settings of llama-server of which the best counts."""
+"""The settings of llama-server; the best one counts."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Loaded:
 
 
 def ask(port: int, prompt: str, max_tokens: int) -> tuple[int, float]:
-    """Tokens of the answer, and seconds to the first."""
+    """Send one request; returns the tokens of the answer, and the seconds to the first."""
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True}
     body["stream_options"] = {"include_usage": True}
     connection, begun, first, tokens = HTTPConnection("127.0.0.1", port, timeout=300), perf_counter(), 0.0, 0
@@ -90,16 +90,16 @@ def main() -> None:
     parser.add_argument("--drafter", choices=LLAMA_DRAFTS, default="model")
     parser.add_argument("--suite", default="python")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--requests", type=int, default=40, help="of a round")
+    parser.add_argument("--requests", type=int, default=40, help="per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--ctx", type=int, default=1024, help="of a slot")
+    parser.add_argument("--ctx", type=int, default=1024, help="per slot")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", nargs="*", help="servers whose names hold one of these")
+    parser.add_argument("--only", nargs="*", help="servers whose names contain one of these")
     args = parser.parse_args()
     print(machine())
     numbered = enumerate(itertools.cycle(prompt.text for prompt in suites.load(args.suite)))
-    texts = (f"# {number}\n{text}" for number, text in numbered)  # llama-server keeps what it has read of old ones
+    texts = (f"# {number}\n{text}" for number, text in numbered)  # new prompts, because llama-server caches old ones
     for clients in args.clients:
         with ExitStack() as stack:
             servers = [
@@ -116,13 +116,15 @@ def main() -> None:
 
 
 def report(servers: list[Loaded], clients: int) -> None:
-    """Medians, and the paired ratio to the first server."""
+    """Geometric means over the rounds, so the share of the first server's speed is the ratio of the speeds shown, and
+    the median time to the first token.
+    """
     first = servers[0]
-    print(f"\n{clients} clients: tokens/s, share of {first.name}'s (median of rounds), first token")
+    ours = statistics.geometric_mean(first.speeds)
+    print(f"\n{clients} clients: tokens/s (geometric mean of rounds), share of {first.name}'s, first token (median)")
     for each in servers:
-        ratio = statistics.median(own / ours for own, ours in zip(each.speeds, first.speeds, strict=True))
-        first_ms = 1000 * statistics.median(each.first_s)
-        print(f"  {each.name:<34} {statistics.median(each.speeds):8.1f}  {ratio:5.2f}  {first_ms:7.1f} ms", flush=True)
+        speed, first_ms = statistics.geometric_mean(each.speeds), 1000 * statistics.median(each.first_s)
+        print(f"  {each.name:<34} {speed:8.1f}  {speed / ours:5.2f}  {first_ms:7.1f} ms", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ _CONTEXT = 8192
 def chat(
     given: opt.Given,
     system: opt.System = None,
+    prediction: opt.Prediction = None,
     resume: Annotated[str | None, typer.Option(help="Go on with a conversation that /save has kept.")] = None,
     ctx_policy: Annotated[
         Literal["drop", "stop"],
@@ -45,7 +46,9 @@ def chat(
         )
     from specdec_cli.chat.conversation import Conversation
     from specdec_cli.cli.chat_session import ChatSession, turns
+    from specdec_cli.cli.prompt_input import asked_prediction
     from specdec_cli.engine.engine import one_session
+    from specdec_cli.engine.options import SpeculativeConfig
     from specdec_cli.llama.interrupt import Interrupt
 
     if settings.accept == "rejection" and given.flags["accept"] is None:
@@ -60,6 +63,7 @@ def chat(
             models.weights.read_corpus(interrupt, say)
         conversation = Conversation(models, drops=ctx_policy == "drop")
         conversation.system = system
+        conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction))
         session = ChatSession(conversation, interrupt)
         if resume:
             session.do_load(resume)

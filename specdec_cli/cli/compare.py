@@ -1,4 +1,4 @@
-"""`specdec compare`: an A/B measurement of variants, on this machine, with these models and texts."""
+"""`specdec compare`: measures variants against the target alone, with the user's models and prompts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
     str | None,
     typer.Option(
-        help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
-        "file of prompts (text, JSONL, YAML).",
+        help="A suite (chat, code, creative, edit, edits, python, reasoning, structured, summarisation, translation) "
+        "or a file of prompts (text, JSONL, YAML).",
         autocompletion=completion.prompts,
     ),
 ]
@@ -37,15 +37,17 @@ _Suite = Annotated[
 @opt.takes(*opt.ALL)
 def compare(
     given: opt.Given,
-    prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
-    vs: Annotated[list[str] | None, typer.Option(help='Add a variant: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
+    prompt: Annotated[list[str] | None, typer.Argument(help="Prompts. Without any, a suite is used.")] = None,
+    vs: Annotated[
+        list[str] | None, typer.Option(help='Add a variant, such as "k=8" or "k=8,temp=0.8". May be repeated.')
+    ] = None,
     sweep: Annotated[
-        list[str] | None, typer.Option(help='Make a variant of each value: "k=1,2,4"; lengths: auto too.')
+        list[str] | None, typer.Option(help='Add a variant for each value: "k=1,2,4" (and k=auto, for lengths).')
     ] = None,
     prompts: _Suite = None,
-    category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
-    per_category: Annotated[int | None, typer.Option(help="At most this many prompts of each category.")] = None,
+    category: Annotated[list[str] | None, typer.Option(help="Use only this category. May be repeated.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use at most this many prompts.")] = None,
+    per_category: Annotated[int | None, typer.Option(help="Use at most this many prompts of each category.")] = None,
     repeat: Annotated[int, typer.Option(help="Rounds per prompt, in alternating order.")] = 2,
     raw: opt.Raw = False,
     system: opt.System = None,
@@ -54,12 +56,12 @@ def compare(
     html: Annotated[
         Path | None, _output("--output", "-o", metavar="FILE.html", help="Write a page with charts to this file.")
     ] = None,
-    save: Annotated[str | None, _output(help="Keep the result under this name.")] = None,
+    save: Annotated[str | None, _output(help="Save the result under this name.")] = None,
     against: Annotated[
         str | None,
-        _output(help="Compare with a kept result: its name, or a JSON file.", autocompletion=completion.results),
+        _output(help="Compare with a saved result: its name, or a .json file.", autocompletion=completion.results),
     ] = None,
-    list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
+    list_: Annotated[bool, _output("--list", help="List the saved results.")] = False,
 ) -> None:
     """Measure drafters and settings against the target alone."""
     from specdec_cli.measure import kept_comparisons
@@ -73,9 +75,9 @@ def compare(
         return
     settings = resolve(given.profile, given.flags)
     if json_ and md:
-        raise UsageError("--json and --md both want the output", "Choose one.")
+        raise UsageError("--json and --md can't be used together", "Choose one.")
     if against and (json_ or md):
-        raise UsageError("--against is a table on the screen", "Leave out --json and --md; the kept result is JSON.")
+        raise UsageError("--against can't be used with --json or --md", "Leave one out. --save writes JSON, too.")
     variants = parse_variants(settings, vs or (), sweep or (), draft_named=given.flags["draft"] is not None)
     run = ComparisonRun(settings, variants, repeat)
     require_used(given.typed, [variant.settings for variant in variants])
@@ -89,7 +91,7 @@ def compare(
     before = kept_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
-    problem = _keep(result, save, html)  # first, for whatever goes wrong in showing it, it is kept
+    problem = _keep(result, save, html)  # first, so that it's saved if showing it fails
     _show(result, before, json_, md)
     require_exact(result)
     if error := run.error or problem:
@@ -98,14 +100,14 @@ def compare(
 
 
 def _command(arguments: list[str]) -> str:
-    """The command line, files by their names alone: a page is for others, and folders may name the user."""
+    """The command line, with file names instead of paths: others may see it on a page, and paths may name the user."""
     shown = []
     for argument in arguments:
         option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
         path = Path(value)
         try:
             is_file = path.is_absolute() or path.exists()
-        except OSError:  # a prompt, too long for a name
+        except OSError:  # a prompt that is too long for a file name
             is_file = False
         shown.append(f"{option}{equals}{path.name}" if is_file else argument)
     return shlex.join(["specdec", *shown])
@@ -119,8 +121,8 @@ def _list(as_json: bool) -> None:
 
 
 def _keep(result: ComparisonResult, name: str | None, page: Path | None) -> SpecdecError | None:
-    """Keep the result under a name, and write its page. Returns the error of the first that failed: a full disk costs
-    the file, and not what was measured.
+    """Save the result under a name, and write its page. Returns the first error instead of raising it, so the result is
+    still shown.
     """
     from specdec_cli.measure import kept_comparisons
 
@@ -143,7 +145,7 @@ def _keep(result: ComparisonResult, name: str | None, page: Path | None) -> Spec
 def _measure(
     run: ComparisonRun, prompts: list[Prompt], system: str | None, raw: bool, silent: bool
 ) -> tuple[ComparisonResult, int]:
-    """Load the models once and measure. Returns the exit code too: an interrupt leaves whatever was measured."""
+    """Load the models and measure. Returns the result, partial after an interrupt, and the exit code."""
     from specdec_cli.display.comparison_tables import Progress
     from specdec_cli.engine.engine import Engine
 

@@ -1,4 +1,4 @@
-"""`specdec demo`: ten seconds that show what speculative decoding does, on a pair that comes with specdec."""
+"""`specdec demo`: shows in ten seconds what speculative decoding does, with the bundled pair."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.terminal import SafeConsole, status_line
 
 _WHOLE_S = 14.0
-"""When the race is over, whatever it has come to, from the start of the command."""
+"""Seconds after the start of the command at which the race ends at the latest."""
 
 
 def demo() -> None:
     """See the speedup on a small pair that comes with specdec."""
     until = monotonic() + _WHOLE_S
     with interruptible() as interrupt, ExitStack() as stack:
-        with status_line("finding out what pays on this processor", silent=False):
+        with status_line("finding settings that pay on this processor", silent=False):
             from specdec_cli.display import race_view
             from specdec_cli.measure import race as racing
 

@@ -50,6 +50,14 @@ ALL = tuple(sorted(_OPTIONS, key=lambda name: _PANELS.index(_OPTIONS[name].panel
 
 Raw = Annotated[bool, typer.Option("--raw", hidden=True, help="Send the prompt as is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="System message.")]
+Prediction = Annotated[
+    str | None,
+    typer.Option(
+        help="What the answer mostly repeats, such as the file to be changed.",
+        metavar="FILE|TEXT",
+        rich_help_panel="Speculation",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Report all details of the run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,8 +16,9 @@ from specdec_cli.display.terminal import SafeConsole, StderrBar, status_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.style import Style
 
-    from specdec_cli.decoding.types import Event
+    from specdec_cli.decoding.types import Event, Origin
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceFile
@@ -99,6 +100,7 @@ def show_answer(
     trace: TraceFile | None = None,
     as_json: bool = False,
     quiet: bool = False,
+    styles: Mapping[Origin, Style] | None = None,
 ) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer. Returns the error of a failed target."""
     from specdec_cli.display.live import LiveDisplay, on_stdout
@@ -106,7 +108,7 @@ def show_answer(
     silent = quiet or as_json
     with status_line("measuring which passes round alike", silent or not session.settings.bitwise):
         answer.prepare()
-    display = None if as_json else on_stdout(session.settings.max_tokens, quiet)
+    display = None if as_json else on_stdout(answer.result.settings.max_tokens, quiet, styles)
     session.clock = session.interrupt.clock
     session.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]

@@ -47,6 +47,15 @@ def read_file(file: Path, what: str = "prompt file") -> str:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}", to_do) from None
 
 
+def asked_prediction(given: str | None) -> str | None:
+    """A prediction of the answer: what holds white space is the text itself, anything else the path of a file. Raises
+    UsageError if that cannot be read.
+    """
+    if given is None or any(map(str.isspace, given)):
+        return given
+    return read_file(Path(given), "prediction")
+
+
 def asked_grammar(json_schema: str | None, grammar: Path | None, regex: str | None) -> Grammar | None:
     """The constraint that the options ask for. Raises UsageError if there are several, or one that can't be used."""
     from specdec_cli.constraints.grammar import Grammar

@@ -14,7 +14,7 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.output import print_json, print_parts, print_report, show_answer, writing
-from specdec_cli.cli.prompt_input import asked_grammar, gather, unescaped
+from specdec_cli.cli.prompt_input import asked_grammar, asked_prediction, gather, read_file, unescaped
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, status_line
 
@@ -68,6 +68,7 @@ def run(
     json_schema: _JsonSchema = None,
     grammar: _GrammarFile = None,
     regex: _Regex = None,
+    prediction: opt.Prediction = None,
     baseline: _Baseline = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
@@ -81,7 +82,7 @@ def run(
 
     from specdec_cli.decoding.rules import REPRODUCIBLE
     from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.engine.options import SamplingParams
+    from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
     from specdec_cli.pairs.config_layers import require_used, resolve
 
     sampling = SamplingParams(
@@ -96,6 +97,7 @@ def run(
     if text is None:
         print(given.help())
         raise typer.Exit(2)
+    speculative = SpeculativeConfig(prediction=_predicted(settings, prediction, prompt, file))
     require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
@@ -112,7 +114,7 @@ def run(
             session.weights.read_corpus(interrupt, say)
         if settings.drafter == "ngram" and "drafter" not in given.typed:
             session.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
-        answer = session.start(text, sampling, system=system, raw=raw)
+        answer = session.start(text, sampling, speculative, system=system, raw=raw)
         error = show_answer(session, answer, record, json_, quiet)
         if baseline and answer.result.complete:
             with status_line("measuring the target alone", silent):
@@ -120,9 +122,16 @@ def run(
         if json_:
             print_json(to_json(answer.result, session))
         elif not quiet:
-            _print_report(session, answer, verbose, unasked)
+            print_run_report(session, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
+
+
+def _predicted(settings: Settings, prediction: str | None, prompt: str | None, file: Path | None) -> str | None:
+    """What the answer may repeat: a prediction, or the file that the prompt is about."""
+    if prediction is None and prompt and file and str(file) != "-" and settings.chain.reads_texts:
+        return read_file(file)
+    return asked_prediction(prediction)
 
 
 def _begin_trials(given: opt.Given) -> None:
@@ -167,7 +176,7 @@ def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Spe
             raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
-def _print_report(session: Session, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
+def print_run_report(session: Session, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
     """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
     from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord

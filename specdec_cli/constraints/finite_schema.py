@@ -1,4 +1,4 @@
-"""Whether a JSON schema has a value of finite size: one that requires itself has none, and would never end."""
+"""Checks whether a JSON schema has a finite value: one that requires itself has none, so an answer would never end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 
 def has_finite_value(schema: Any, root: Any = None, within: frozenset[str] = frozenset()) -> bool:
-    """True also where that cannot be told. root: the whole schema, if this is a part. within: the references that led
-    here: who needs one of them again needs it for ever.
+    """Whether a schema has a finite value; True if unknown. root: the whole schema, if this is a part. within: the
+    references that led here; a value that requires one of them again is infinite.
     """
     root = schema if root is None else root
     if not isinstance(schema, Mapping):
@@ -44,7 +44,7 @@ def _finite_kind(kind: object, schema: Mapping[str, Any], finite: Any) -> bool:
 
 
 def _resolved(root: Any, reference: str) -> Any:
-    """The part of the schema that a pointer names; True if there is none, which others complain of."""
+    """The part of the schema that a pointer names; True if there is none, which llguidance reports."""
     part = root
     for step in reference.lstrip("#").split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")

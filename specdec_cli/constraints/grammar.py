@@ -1,4 +1,4 @@
-"""What answers may be bound to: JSON schemas, grammars and regular expressions, as llguidance understands them."""
+"""Constraints on answers: JSON schemas, grammars and regular expressions, for llguidance."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from specdec_cli.constraints.finite_schema import has_finite_value
 from specdec_cli.decoding.errors import UsageError
 
 _LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON on one line, as Python writes it: what has one form only need not be decoded."""
+"""JSON on one line, like Python's. Where only one text is possible, no decoding is needed."""
 _NAMES = {"json_schema": "JSON schema", "grammar": "grammar", "regex": "regular expression"}
 _FIXES = {
-    "json_schema": "Give a JSON schema of the keywords that docs/constraints.md lists.",
-    "grammar": "Give a grammar in GBNF (root ::= ...) or Lark (start: ...).",
-    "regex": "Give a regular expression without look-around and back-references.",
+    "json_schema": "Use only the keywords that docs/constraints.md lists.",
+    "grammar": "Use GBNF (root ::= ...) or Lark (start: ...).",
+    "regex": "Use a regular expression without look-around or back-references.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an answer must be. text: a JSON schema, a grammar in GBNF or Lark, or a regular expression."""
+    """A constraint on an answer. text: a JSON schema, a grammar in GBNF or Lark, or a regular expression."""
 
     kind: Literal["json_schema", "grammar", "regex"]
     text: str
@@ -41,7 +41,7 @@ class Grammar:
         return cls("regex", text)
 
     def compiled(self) -> str:
-        """As llguidance reads it. Raises UsageError on what it does not understand, or no text can fulfil."""
+        """The grammar for llguidance. Raises UsageError if llguidance rejects it, or no text matches it."""
         return _compiled(self)
 
 
@@ -53,14 +53,14 @@ def _compiled(grammar: Grammar) -> str:
         compiled = _converted(grammar)
         problem = LLMatcher.validate_grammar(compiled)
         if not problem and grammar.kind == "json_schema" and not has_finite_value(json.loads(grammar.text)):
-            problem = "no text fulfils it"
-    except Exception as error:  # whatever a converter raises
+            problem = "no text matches it"
+    except Exception as error:  # a converter may raise anything
         problem = str(error) or type(error).__name__
     if problem:
         raise _refusal(grammar, problem)
     matcher = LLMatcher(LLTokenizer("byte"), compiled, log_level=0)
     if not any(matcher.compute_bitmask()) or (matcher.is_stopped() and not matcher.is_accepting()):
-        raise _refusal(grammar, "no text fulfils it")
+        raise _refusal(grammar, "no text matches it")
     return compiled
 
 
@@ -74,9 +74,9 @@ def _converted(grammar: Grammar) -> str:
         return LLMatcher.grammar_from_lark(any_to_lark(grammar.text))
     schema = json.loads(grammar.text)
     if schema is False:
-        raise ValueError("no text fulfils it")
+        raise ValueError("no text matches it")
     if not isinstance(schema, dict) and schema is not True:
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return LLMatcher.grammar_from_json_schema({} if schema is True else schema, overrides=_LAYOUT)
 
 

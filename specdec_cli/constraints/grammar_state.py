@@ -1,4 +1,4 @@
-"""Where an answer stands in its grammar, and what may come next: masks from llguidance, over the tokens of a model."""
+"""Tracks an answer's position in its grammar, and masks the tokens that may follow, with llguidance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _THINKING = ("<think>", "</think>")
 
 
 class TokenVocabulary(Protocol):
-    """What is needed of a model: `llama.model.Model` is one."""
+    """The methods needed from a model, such as `llama.model.Model`."""
 
     n_vocab: int
     piece: Callable[[int], bytes]
@@ -28,18 +28,18 @@ class TokenVocabulary(Protocol):
 
 
 class _Mode(Enum):
-    """FREE: in a model's thinking, which the grammar does not bind. OPEN: nothing has come, so thinking may begin.
-    BOUND: the grammar's. LOST: beyond a token that it forbids.
+    """FREE: in a thinking block, which isn't constrained. OPEN: at the start, where a thinking block may begin. BOUND:
+    constrained by the grammar. LOST: after a token that the grammar forbids.
     """
 
     FREE, OPEN, BOUND, LOST = range(4)
 
 
 class GrammarState:
-    """The `Constraint` of one answer. written: so many tokens of it end its prompt."""
+    """The `Constraint` of one answer. written: how many of the prompt's last tokens belong to the answer."""
 
     def __init__(self, vocabulary: TokenVocabulary, grammar: Grammar, written: int = 0) -> None:
-        self._vocabulary = vocabulary  # which its tokens refer to weakly
+        self._vocabulary = vocabulary  # keeps it alive: the tokenizer has only a weak reference
         self._tokens = _tokens_of(vocabulary)
         self._n_vocab, self._written = vocabulary.n_vocab, written
         self._matcher = LLMatcher(self._tokens, grammar.compiled(), log_level=0)
@@ -47,11 +47,11 @@ class GrammarState:
         self._mode = _Mode.BOUND
         self._context: Sequence[int] = ()
         self._seen = 0
-        """Tokens of the context that have been followed."""
+        """Tokens of the context that the state has consumed."""
         self._path: list[tuple[int, _Mode, bool]] = []
-        """The tokens followed beyond it: each with the mode before it, and whether the matcher has it."""
+        """The tokens consumed after those, each with the mode before it and whether the matcher consumed it."""
         self._masks: dict[tuple[int, ...], Mask | None] = {}
-        """By what comes after the context."""
+        """Masks by the tokens after the context."""
         self._masks_at = -1
 
     def begin(self, context: Sequence[int], prompt_tokens: int) -> None:
@@ -91,12 +91,12 @@ class GrammarState:
         return len(tokens)
 
     def _is_over(self) -> bool:
-        """Whether the grammar's text is complete, and only its end can follow."""
+        """Whether the grammar is complete, so that only an end token can follow."""
         self._follow(())
         return self._mode is _Mode.BOUND and bool(self._matcher.is_stopped())
 
     def _follow(self, ahead: Sequence[int]) -> None:
-        """Be at the end of the context and then `ahead`."""
+        """Move the state to the end of the context followed by `ahead`."""
         news = self._context[self._seen :]
         wanted = [*news, *ahead]
         same = 0
@@ -133,10 +133,10 @@ class GrammarState:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
             reason = self._matcher.get_error().partition("\n")[0]
-            raise SpecdecError(f"the grammar became too large to follow: {reason}", "Give a simpler one.")
+            raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
         mask: Mask = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
         if not mask.any():
-            raise SpecdecError("the grammar allows no token of this model here", "Give another one.")
+            raise SpecdecError("the grammar allows no token of this model here", "Use another grammar.")
         if self._mode is _Mode.OPEN and self._thinking:
             mask[self._thinking[0]] = True
         return mask
@@ -153,17 +153,17 @@ _known: weakref.WeakKeyDictionary[Any, LLTokenizer] = weakref.WeakKeyDictionary(
 
 
 def _tokens_of(vocabulary: TokenVocabulary) -> LLTokenizer:
-    """The tokens of a model's vocabulary, as llguidance has them; it takes a second for 150,000."""
+    """A model's tokenizer for llguidance, cached because 150,000 tokens take a second."""
     if vocabulary not in _known:
         ends = [token for token in range(vocabulary.n_vocab) if vocabulary.is_end(token)]
         if not ends:
-            raise UsageError("this model has no token that ends an answer", "Take another model, or no grammar.")
+            raise UsageError("a grammar needs an end token; this model has none", "Use another model, or no grammar.")
         _known[vocabulary] = LLTokenizer(_Pieces(vocabulary, ends[0]), n_vocab=vocabulary.n_vocab, eos_token=ends)
     return _known[vocabulary]
 
 
 class _Pieces(TokenizerWrapper):
-    """What llguidance asks of a tokenizer."""
+    """The tokenizer interface of llguidance."""
 
     def __init__(self, vocabulary: TokenVocabulary, end: int) -> None:
         self.eos_token_id, self.bos_token_id = end, None
@@ -178,6 +178,6 @@ class _Pieces(TokenizerWrapper):
 
 
 def _thinking_of(vocabulary: TokenVocabulary) -> tuple[int, int] | None:
-    """The tokens that begin and end a model's thinking, if it has such."""
+    """The tokens that begin and end a thinking block; None if the model has none."""
     tokens = [vocabulary.tokenize(name, add_bos=False) for name in _THINKING]
     return (tokens[0][0], tokens[1][0]) if all(len(each) == 1 for each in tokens) else None

@@ -1,7 +1,7 @@
 """The exact acceptance rules: which draft tokens are accepted, and what follows them.
 
-p is the target's distribution and q the draft's, after the same temperature, cuts and penalties. Rows are looked at
-one by one, and none past the first rejection.
+p is the target's distribution and q the draft's, after the same temperature, cuts and penalties. Rows are processed one
+by one, and none after the first rejection.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Rows, Verdict
 
 Selection: TypeAlias = tuple[Categorical | None, int | None, int]
-"""At one position: p if it was computed, the draft token that is accepted, if any, and the token that comes."""
+"""At one position: p if it was computed, the index of the accepted draft token if any, and the token id emitted."""
 
 
 def match(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
-    """Draw from p as if there were no draft; draft tokens are accepted as long as the draws agree with them. Exact for
-    any drafter; one uniform number is used per emitted token, so that with one seed the text is the target's own.
+    """Draw from p as if there were no draft, and accept draft tokens while the draws agree with them. Exact for any
+    drafter. Uses one uniform number per emitted token, so the same seed gives the target's own text.
     """
 
     def choose(row: Any, ahead: Sequence[int], children: Sequence[int]) -> Selection:
@@ -42,10 +42,10 @@ def match(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.G
 def coupled(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
     """Gumbel coupling (Daliri et al., arXiv 2408.07978): target and draft draw with the same noise.
 
-    At each position the target's token is argmax(log p + g) and the draft's argmax(log q + g), siblings being the next
-    largest; g is a function of seed, position and token id (`SharedNoise`). A draft token is accepted if it is the
-    target's. So the text depends on the seed and on the target only: not on the drafter, the draft length, the tree
-    or the clock. Acceptance is at least (1 - d) / (1 + d), where d is the total variation between p and q;
+    At each position the target's token is argmax(log p + g) and the draft's is argmax(log q + g); its siblings are the
+    next largest. g is a function of seed, position and token id (`SharedNoise`). A draft token is accepted if it equals
+    the target's, so the text depends only on the seed and the target, not on the drafter, the draft length or the tree.
+    At least (1 - d) / (1 + d) of draft tokens are accepted, where d is the total variation between p and q;
     `rejection` accepts 1 - d.
     """
     return match(draft, logits, sampler, rng)
@@ -54,11 +54,11 @@ def coupled(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random
 def rejection(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
     """Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 
-    Draft token x is accepted with probability min(1, p(x) / q(x)). If it is not, what is left of p is max(0, p - q),
-    normalised: its next sibling, drawn from q without x, is tried against that, and so on (recursive rejection
-    sampling: SpecInfer, arXiv 2305.09781; Jeon et al., arXiv 2402.14160). After the last one a token is drawn from
-    what is left; after an accepted token without children, from p. A deterministic drafter has a one-hot q: x is
-    accepted with probability p(x). When p is one-hot too (temperature 0), all of this is `match`.
+    Draft token x is accepted with probability min(1, p(x) / q(x)). Otherwise the residual max(0, p - q), normalised,
+    replaces p, and the next sibling, drawn from q without x, is tested against it, and so on (recursive rejection
+    sampling: SpecInfer, arXiv 2305.09781; Jeon et al., arXiv 2402.14160). After the last sibling, a token is drawn from
+    the residual; after an accepted token without children, from p. A deterministic drafter has a one-hot q: x is
+    accepted with probability p(x). If p is one-hot too (temperature 0), this is `match`.
     """
     if sampler.greedy:
         return match(draft, logits, sampler, rng)
@@ -71,7 +71,7 @@ def rejection(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.rand
 
 
 def walk(draft: Draft, logits: Rows, choose: Callable[[Any, Sequence[int], Sequence[int]], Selection]) -> Verdict:
-    """Go down a draft as long as a token is accepted. choose: from a row, the accepted tokens and the next offered."""
+    """Walk down a draft while tokens are accepted. choose: called with a row, the accepted tokens and the children."""
     path: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
     p_of: tuple[float, ...] = ()
@@ -92,7 +92,7 @@ def walk(draft: Draft, logits: Rows, choose: Callable[[Any, Sequence[int], Seque
 
 
 def judge(p: Categorical, draft: Draft, children: Sequence[int], rng: np.random.Generator) -> tuple[int | None, int]:
-    """One position of `rejection`: which draft token is accepted, if any, and the token that comes there."""
+    """One position of `rejection`: the index of the accepted draft token, if any, and the token id emitted."""
     for child in children:
         token = draft.tokens[child]
         q = draft.q[child] if draft.q is not None else None
@@ -103,16 +103,16 @@ def judge(p: Categorical, draft: Draft, children: Sequence[int], rng: np.random.
 
 
 def residual(p: Categorical, q: Categorical) -> Categorical:
-    """max(0, p - q), normalised: what is left of p for the case that a token drawn from q was rejected."""
+    """max(0, p - q), normalised: the distribution to draw from after a token drawn from q was rejected."""
     left = p.probs - onto(p, q)
     np.maximum(left, 0.0, out=left)
     mass = left.sum()
-    # Without any, p equals q up to rounding, and so does what is left, up to its scale.
+    # With no mass left, p equals q up to rounding.
     return Categorical(p.ids, left / mass) if mass > 0.0 else p
 
 
 def onto(p: Categorical, q: Categorical) -> NDArray[np.float64]:
-    """q's probabilities of p's tokens, in p's order: float64, of the shape of p.probs."""
+    """q's probabilities of p's tokens, in p's order: float64, shaped like p.probs."""
     probs = np.zeros(p.probs.size)
     if p.ids is None and q.ids is None:
         shared = min(p.probs.size, q.probs.size)
@@ -131,11 +131,11 @@ def onto(p: Categorical, q: Categorical) -> NDArray[np.float64]:
 
 
 def without(p: Categorical, token: int) -> Categorical:
-    """p given that it is not `token`: the residual against a one-hot q."""
+    """p conditioned on any token but `token`: the residual against a one-hot q."""
     left = p.probs.astype(np.float64)
     index = token if p.ids is None else int(p.ids.searchsorted(token))
     if index < left.size and (p.ids is None or p.ids[index] == token):
         left[index] = 0.0
     mass = left.sum()
-    # Without any, p is one-hot on the token, which then cannot have been rejected but by rounding.
+    # With no mass left, p is one-hot on the token, so only rounding can have rejected it.
     return Categorical(p.ids, left / mass) if mass > 0.0 else p

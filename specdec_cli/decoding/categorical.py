@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BLOCK = 512
-"""Probabilities that a draw from a whole vocabulary adds up at once."""
+"""Probabilities summed per block in a draw from a whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
     """ids: int64 (n,), ascending; None means dense: `probs[i]` belongs to token i. probs: float (n,), sums to 1.
 
-    Ascending ids rather than descending probability: a draw walks the ids, so two passes whose logits differ in the
-    last bits still map one uniform number to the same token. A swap of two near-equal probabilities would break that.
+    Tokens are ordered by id, not by probability, so that two passes whose logits differ in the last bits map one
+    uniform number to the same token. If two near-equal probabilities swapped places, they wouldn't.
     """
 
     ids: NDArray[np.int64] | None

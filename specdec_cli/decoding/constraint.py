@@ -1,4 +1,4 @@
-"""What an answer may say: a mask over the vocabulary for each place of the text."""
+"""Constraints on an answer: a mask over the vocabulary for each position of the text."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Constraint(Protocol):
-    """Follows one answer, and looks ahead of it.
+    """Follows one answer and looks ahead of it.
 
-    `ahead` is a path of draft tokens after the end of the text. Nothing has to be taken back: what a text or a path
-    shares with the one of before stands, and the rest is dropped.
+    `ahead` is a path of draft tokens after the end of the text. Callers never rewind: the state for the prefix that a
+    text or path shares with the previous one is kept, and the rest is dropped.
     """
 
     def begin(self, context: Sequence[int], prompt_tokens: int) -> None:
-        """Follow this (growing) sequence, of which so many tokens are the prompt."""
+        """Follow this (growing) sequence, whose first `prompt_tokens` tokens are the prompt."""
 
     def mask(self, ahead: Sequence[int] = ()) -> Mask | None:
-        """What may follow the text and `ahead`; None: everything. Raises SpecdecError if that cannot be told."""
+        """Which tokens may follow the text and `ahead`; None: all. Raises SpecdecError if it can't be computed."""
 
     def forced(self) -> int | None:
-        """The one token that may follow the text, if there is only one."""
+        """The only token that may follow the text; None if there are several."""
 
     def expected(self, most: int) -> list[int]:
-        """Tokens, at most so many, of the bytes that must follow the text. Others may spell the same bytes."""
+        """Up to `most` tokens for the bytes that must follow the text. Other tokens may spell the same bytes."""
 
     def allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens, from the first on, may follow the text."""
+        """How many of these tokens, counted from the first, may follow the text."""

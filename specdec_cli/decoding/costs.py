@@ -1,4 +1,4 @@
-"""What forward passes cost: measured points, and straight lines between them."""
+"""What forward passes cost: measured points with linear interpolation."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 SETTLED = 3
-"""Passes of one size until they cost what they do where nothing is drafted: llama.cpp plans the first of another size
-anew, and on a GPU it records a CUDA graph in the second and replays that from the third on."""
+"""Passes of one size in a row until their cost settles. llama.cpp plans again for the first pass of a new size; on a
+GPU, it records a CUDA graph in the second and replays it from the third on."""
 
 
 class Curve:
     """Seconds of a pass over n tokens. points: n -> seconds, at least one.
 
-    Between measured points a straight line; below the first, the first; beyond the last the steeper of the last slope
-    and the average one, since such curves are jagged.
+    Linear between the points and constant below the first. Beyond the last, the steeper of the last slope and the
+    average slope, because such curves are jagged.
     """
 
     __slots__ = ("_seconds", "_tokens", "points")
@@ -51,8 +51,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of the parts of a step. verify: of the target over n tokens, every row of logits read. draft: of the
-    draft model over n tokens, one row read. other: per step, whatever it drafts.
+    """Seconds of the parts of a step. verify: a target pass over n tokens that reads every row of logits. draft: a
+    draft model pass over n tokens that reads one row. other: everything else, per step.
     """
 
     verify: Curve

@@ -1,10 +1,10 @@
-"""Where an answer leaves the target's own, and the proof that this is rounding: the position is computed again.
+"""Where an answer differs from the target's own, and whether rounding explains it: the position is computed again.
 
-Kernels for different numbers of tokens add in different orders, so a row of logits depends on the pass that it came
-from. No margin tells that from a bug. Computing the position again does: in the passes of the target alone, and in
-those of the answer that left it. If each prefers the token that its answer has, the kernels round differently; if not,
-something is wrong. A mistake that repeats itself there, such as a cache that keeps a rejected token, shows when the
-rejected tokens are replaced by others: no row may depend on them.
+Kernels for different numbers of tokens sum in different orders, so a row of logits depends on the pass that computed
+it. No fixed margin tells this from a bug, but computing the position again does, once in the passes of the target alone
+and once in those of the other answer. If each prefers its own answer's token, the kernels round differently; if not,
+there is a bug. A bug that repeats itself, such as a cache that keeps a rejected token, shows when the rejected tokens
+are replaced by others: no row may depend on them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Unit = Literal["logits", "probability"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A forward pass of the target, the first the prompt's: what it verified, what was accepted, what it added."""
+    """A forward pass of the target, or its prefill: what it verified, what was accepted, which tokens it added."""
 
     draft: Draft
     path: tuple[int, ...]
@@ -43,7 +43,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """How an answer came about. threads: CPU threads, as the target's context logs them; empty where it has none."""
+    """How an answer was computed. threads: CPU threads, as logged by the target's context; empty if it logs none."""
 
     passes: tuple[Pass, ...]
     threads: tuple[tuple[int, int], ...] = ()
@@ -57,7 +57,7 @@ class Transcript:
         return [token for each in self.passes for token in each.tokens]
 
     def with_other_rejected(self, position: int) -> Transcript:
-        """The same passes, with other tokens instead of those that were rejected before a position."""
+        """The same passes, with the tokens that were rejected before `position` replaced by others."""
         passes, first = list[Pass](), 0
         for each in self.passes:
             tokens = list(each.draft.tokens)
@@ -72,10 +72,10 @@ class Transcript:
 class Divergence:
     """The first token at which an answer differs from the target's own.
 
-    width: tokens in the pass that decided. own_margin: by how much the target's own passes prefer its token to the
-    other; margin: by how much the answer's passes prefer theirs; None where that is not known. unit: of logits, to
-    which `coupled` adds its noise, or of the probability by which a draw of `match` missed the other token. bug: what
-    is wrong; empty where it is rounding, proved.
+    width: tokens in the pass that chose it. own_margin: by how much the target's own passes prefer its token to the
+    other; margin: by how much the answer's passes prefer theirs; None if unknown. unit: of both margins: logits (with
+    the noise of `coupled`), or the probability by which a draw of `match` missed the other token. bug: what is wrong;
+    empty if rounding is proved.
     """
 
     position: int
@@ -95,15 +95,15 @@ class Divergence:
     def __str__(self) -> str:
         own, other = ("outright" if by is None else f"by {by:.3g}" for by in (self.own_margin, self.margin))
         return self.bug or (
-            f"rounding, proved: computed again, a pass of one token prefers the target's {own} and the pass of "
-            f"{self.width} the other {other} ({self.unit})"
+            f"rounding, proved: computed again, a pass over one token prefers the target's {own}, and the pass over "
+            f"{self.width} prefers the other {other} ({self.unit})"
         )
 
 
 class Choice:
-    """What a reproducible rule takes from the target's row at one position, and by how much.
+    """Which token a reproducible rule picks from the target's row at one position, and by what margin.
 
-    sampler: it must watch the text before it. position: in the answer. length: of the text. seed: of the run.
+    sampler: must already watch the text before it. position: in the answer. length: the text's. seed: the run's.
     """
 
     def __init__(self, sampler: StandardSampler, position: int, length: int, seed: int) -> None:
@@ -111,7 +111,7 @@ class Choice:
         self._sampler, self._length = sampler, length
         self._noise = SharedNoise(seed) if sampler.coupled else None
         self._uniform = float(np.random.default_rng(seed).random(position + 1)[position])
-        """The number that `match` draws the token with: it uses one for each."""
+        """The number that `match` draws this token with; it uses one per token."""
 
     def token(self, row: Row) -> int:
         if self._sampler.greedy:
@@ -120,7 +120,7 @@ class Choice:
         return self._noise.draw(p, self._length) if self._noise else p.at(self._uniform)
 
     def margin(self, row: Row, other: int) -> float | None:
-        """By how much `token(row)` is preferred to another; None where the other was cut."""
+        """By how much `token(row)` is preferred to another; None if the other was cut."""
         best = self.token(row)
         if self._sampler.greedy:
             row = self._sampler.prepared(row)
@@ -130,7 +130,7 @@ class Choice:
             return None
         ids = np.arange(p.probs.size) if p.ids is None else p.ids
         if self._noise is None:
-            # How far the number is from those that draw the other token.
+            # The distance from the number to the interval that draws the other token.
             high = float(p.probs.cumsum(dtype=np.float64)[ids == other][0])
             return max(high - p.prob(other) - self._uniform, self._uniform - high, 0.0)
         waiting = self._noise.waiting(p, self._length)
@@ -152,10 +152,10 @@ def explain(
     target_of: Callable[[Transcript], Target],
     experts: bool = False,
 ) -> Divergence:
-    """Compute the position where `mine` leaves `own` again, in the passes of both, and say what that shows.
+    """Compute the position where `mine` differs from `own` again, in the passes of both, and explain the difference.
 
-    target_of: a target that computes as an answer's did, with an empty cache. experts: whether it is a mixture of
-    experts, in which the tokens of a pass share kernels, so that other rejected tokens may round otherwise.
+    target_of: returns a target with an empty cache that computes as it did for a transcript. experts: whether it is a
+    mixture of experts, where the tokens of a pass share kernels, so other rejected tokens may change the rounding.
     """
     width = len(_decisive(mine, position)[0].draft.tokens) + 1
     wrong = partial(Divergence, position, width, None, None, choice.unit)
@@ -166,22 +166,22 @@ def explain(
     margins: list[float | None] = []
     for transcript, token, other, what in (
         (own, theirs, ours, "the target alone"),
-        (mine, ours, theirs, f"the pass of {width} tokens"),
+        (mine, ours, theirs, f"the pass over {width} tokens"),
     ):
         row = recomputed(target_of(transcript), prompt, transcript, position)
         if isinstance(row, str):
             return wrong(row)
         if (preferred := choice.token(row)) != token:
-            return wrong(f"computed again, {what} prefers token {preferred}, not {token}, which was written")
+            return wrong(f"computed again, {what} prefers token {preferred}, but {token} was generated")
         margins.append(choice.margin(row, other))
     again = recomputed(target_of(mine), prompt, mine.with_other_rejected(position), position)
     if isinstance(again, str) or not (np.array_equal(row, again) or (experts and choice.token(again) == ours)):
-        return wrong("the row that decided depends on rejected tokens")
+        return wrong("the row of logits that chose the token depends on rejected tokens")
     return Divergence(position, width, margins[0], margins[1], choice.unit)
 
 
 def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, position: int) -> Row | str:
-    """The row (n_vocab,) that a token was taken from, computed again in the answer's passes; or what is wrong."""
+    """The row (n_vocab,) that chose a token, computed again in the answer's passes; or what is wrong."""
     decisive, first = _decisive(transcript, position)
     rows: Rows = target.prefill(prompt)
     length = len(prompt)
@@ -191,15 +191,15 @@ def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, po
         target.commit(Verdict(each.path, each.tokens[-1], "plain"), each.tokens[len(each.path) : -1])
         length += len(each.tokens)
         if target.length != length - 1:  # all but the pending token
-            return f"the cache holds {target.length} tokens where the text has {length - 1}"
+            return f"the cache holds {target.length} tokens, but should hold {length - 1}"
         rows = target.verify(each.tokens[-1], following.draft)
-        rows[following.path[-1] + 1 if following.path else 0]  # as far as it was read then
+        rows[following.path[-1] + 1 if following.path else 0]  # lazy rows: compute as many as the answer did
     depth = position - first
     return np.array(rows[decisive.path[depth - 1] + 1 if depth else 0], np.float32)
 
 
 def _decisive(transcript: Transcript, position: int) -> tuple[Pass, int]:
-    """The pass that a token came from (the last, if none), and the position of its first token."""
+    """The pass that a token came from (the last if none did), and the position of the pass's first token."""
     first = 0
     for each in transcript.passes[:-1]:
         if position < first + len(each.tokens):

@@ -1,4 +1,4 @@
-"""The errors a user can meet: what went wrong, what to do about it, and the exit code for scripts."""
+"""The errors that users see: what went wrong, what to do about it, and the exit code for scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SpecdecError(Exception):
 
 
 class UsageError(SpecdecError):
-    """The command line or a settings file asks for something impossible, or names something that is not there."""
+    """The command line or a settings file asks for something impossible, or names something that doesn't exist."""
 
     exit_code = 2
 
@@ -26,7 +26,7 @@ class IncompatiblePair(SpecdecError):
 
 
 class DownloadError(SpecdecError):
-    """The Hub, the network or the disk did not deliver."""
+    """The Hub, the network or the disk failed."""
 
     exit_code = 4
 
@@ -39,13 +39,13 @@ _LONGEST_REASON = 200  # characters
 
 
 def reason_of(error: BaseException) -> str:
-    """What an exception of anybody's code says, for a note: one short line of printable characters."""
+    """An exception's message for a note: one short line of printable characters. Never fails."""
     name = type(error).__name__
     try:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
     except KeyboardInterrupt:
         raise
     except BaseException:
-        said = ""  # to say it fails, too
-    text = said if said and isinstance(error, Exception) else f"{name}: {said}" if said else name
+        message = ""  # its __str__ raises, too
+    text = message if message and isinstance(error, Exception) else f"{name}: {message}" if message else name
     return "".join(char if char.isprintable() else "\ufffd" for char in text[:_LONGEST_REASON])

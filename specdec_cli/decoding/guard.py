@@ -1,4 +1,4 @@
-"""A drafter that may fail without costing the answer."""
+"""Keeps a failing drafter from failing the answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _Result = TypeVar("_Result")
 
 
 class Speculation:
-    """A drafter and its length policy, until either raises; from then on nothing is drafted and `note` says why. What
-    the target cannot verify would make the whole batch fail: it is refused here.
+    """A drafter and its length policy. After either raises, nothing more is drafted, and `note` says why. A draft that
+    the target can't verify counts as a failure, because it would make the whole batch fail.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Speculation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What failed, if anything did; a drafter may have lost a part of itself."""
+        """What failed, if anything; a drafter may have lost only one of its parts."""
         note = self.note or getattr(self._drafter, "note", "")
         return (note,) if note else ()
 
@@ -46,46 +46,46 @@ class Speculation:
         return self._guarded(lambda: LengthReason(self._policy.why), LengthReason.NONE)
 
     def budget(self, room: int, most: int) -> int:
-        """How many tokens to draft, `most` at most. room: how many may still follow the pending one."""
+        """How many tokens to draft, at most `most`. room: how many may still follow the pending token."""
         if room < 1:
             return 0
         return self._guarded(lambda: min(self._policy.limit(room), most), 0)
 
     def start(self) -> int:
-        """Before the first draft, let the drafter read the prompt. Returns the tokens that a model had to decode."""
+        """Before the first draft, let the drafter read the prompt. Returns how many tokens a model had to decode."""
         if self._started:
             return 0
         self._started = True
         return self._guarded(lambda: self._drafter.start(self._prompt), 0)
 
     def observe(self, step: Step) -> None:
-        """Tell drafter and policy what became of the last draft."""
+        """Pass a finished step to the drafter and the policy."""
         self._guarded(lambda: self._drafter.observe(step), None)
         self._guarded(lambda: self._policy.observe(step), None)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """A draft of at most `budget` tokens that the target can verify; empty when there is no use in one."""
+        """A draft of at most `budget` tokens that the target can verify; it may be empty."""
         if budget < 1:
             return NO_DRAFT
         return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
     def show(self, draft: Draft, logits: Rows) -> None:
-        """Let a drafter see the rows of the pass that verified its draft, if it asks for them."""
+        """Pass the rows that verify a draft to its drafter, if it asks for them."""
         if (observer := draft.row_observer) is not None:
             self._guarded(lambda: observer(logits), None)
 
     def _propose(self, context: Sequence[int], budget: int) -> Draft:
         draft = self._drafter.propose(context, budget, self._policy)
         if len(draft.tokens) > budget:
-            raise ValueError(f"it proposed {len(draft.tokens)} tokens where {budget} were asked for")
+            raise ValueError(f"it proposed {len(draft.tokens)} tokens, more than the {budget} requested")
         if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._n_vocab:
             raise ValueError(f"it proposed a token outside the target's vocabulary: {draft.tokens}")
         if draft.q is not None and len(draft.q) != len(draft.tokens):
-            raise ValueError("it did not give one distribution for each token")
+            raise ValueError("it didn't give one distribution for each token")
         if draft.parents is not None:
             _check_tree(draft, self._most_branches)
         elif self._constraint is not None and draft.q is None and draft.tokens:
-            # What is forbidden would be rejected. A token that was drawn stays: dropping it would bias the output.
+            # Forbidden tokens would be rejected. Sampled drafts (with q) are kept: cutting them would bias the output.
             draft = replace(draft, tokens=draft.tokens[: self._constraint.allowed(draft.tokens)])
         return draft
 
@@ -94,20 +94,20 @@ class Speculation:
             return otherwise
         try:
             return action()
-        except Exception as error:  # drafters are anybody's code: whatever they raise, the answer goes on
+        except Exception as error:  # drafters may be third-party code: whatever they raise, the answer continues
             if isinstance(error, Interrupted) and self._interrupted():
                 raise
-            self.note = f"the {self._drafter.name} drafter failed and the target went on alone: {reason_of(error)}"
+            self.note = f"the {self._drafter.name} drafter failed, so the target continued alone: {reason_of(error)}"
             return otherwise
 
 
 def _check_tree(draft: Draft, most_branches: int) -> None:
-    """Raise ValueError on what is no tree, tries one token twice in the same place, or has too many branches."""
+    """Raise ValueError if the draft isn't a tree, has siblings with the same token, or has too many branches."""
     parents = draft.parents or ()
     if len(parents) != len(draft.tokens) or not all(-1 <= parent < i for i, parent in enumerate(parents)):
-        raise ValueError("its draft is no tree")
+        raise ValueError("its draft isn't a tree")
     if len(set(zip(parents, draft.tokens, strict=True))) < len(parents):
-        raise ValueError("its tree has the same token twice in one place")
+        raise ValueError("its tree has two siblings with the same token")
     branches = len(parents) - len({parent for parent in parents if parent >= 0})
     if branches > most_branches:
-        raise ValueError(f"its tree has {branches} branches; the target can verify {most_branches or 'chains alone'}")
+        raise ValueError(f"its tree has {branches} branches; the target can verify {most_branches or 'only chains'}")

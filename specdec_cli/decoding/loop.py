@@ -55,8 +55,8 @@ def generate(
 ) -> Iterator[Event]:
     """Decode an answer to `prompt`: at least one token id, fewer than the target's context. clock: seconds.
 
-    Yields a Prefill per model, a Step per forward pass of the target (step 0 reads the prompt's), and one Done, also
-    when interrupted. A drafter that raises is dropped and the answer goes on without it; Done.notes says why.
+    Yields a Prefill per model, a Step per forward pass of the target (step 0 uses the prompt's), and one Done, also
+    when interrupted. If the drafter raises, the answer continues without it; Done.notes says why.
     """
     context = list(prompt)
     sampler.watch(context)
@@ -113,7 +113,7 @@ def _step(
     why: str,
     unread: int,
 ) -> Step:
-    """What one round came to. times: seconds of drafting, verifying and sampling, and when it ended."""
+    """The event of one round. times: seconds of drafting, verifying and sampling, and when it ended."""
     path, drafted = verdict.path, draft.tokens
     accepted = path[: len(tokens)]  # the answer may have ended before the last of them
     rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
@@ -122,7 +122,7 @@ def _step(
 
 
 class _Answer:
-    """The text as it grows. context: the prompt, which it is added to."""
+    """The growing text. context: the prompt, to which tokens are appended."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Answer:
         self._text, self._ending, self._constraint, self._rng = text, ending, constraint, rng
 
     def commit(self, draft: Draft, verdict: Verdict) -> tuple[tuple[Token, ...], FinishReason | None]:
-        """Add the accepted tokens, the one after them, and those that alone may follow, up to what ends the answer."""
+        """Append the accepted tokens, the one after them, and forced tokens, up to the end of the answer."""
         tokens: list[Token] = []
         accepted = [draft.tokens[node] for node in verdict.path]
         for i, token in enumerate([*accepted, verdict.token]):
@@ -147,8 +147,8 @@ class _Answer:
             if reason := self._end(token):
                 return tuple(tokens), reason
         while self._constraint is not None and (forced := self._constraint.forced()) is not None:
-            # It needs no logits. It uses up a number as a draw does, so that `match`, which draws with one for each
-            # token, draws the same with and without drafts.
+            # A forced token needs no logits. It uses up one random number, as a draw does, so that `match` draws the
+            # same with and without drafts.
             self._rng.random()
             tokens.append(Token(forced, self._add(forced), "forced"))
             if reason := self._end(forced):
@@ -156,12 +156,12 @@ class _Answer:
         return tuple(tokens), None
 
     def _add(self, token: int) -> str:
-        """Returns the text that became certain."""
+        """Returns the text that can be shown now."""
         self._context.append(token)
         return self._text.push(token)
 
     def _end(self, token: int) -> FinishReason | None:
-        """What has ended the answer with its last token."""
+        """Why the answer ends with this token, if it does."""
         if self._ending.is_end(token):
             return "stop"
         if self._text.stopped:

@@ -1,4 +1,4 @@
-"""The metrics of a run: a fold over its events, and nothing else."""
+"""The metrics of a run, computed from its events alone."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
 LEAST_PROBES = 3
-"""Fewer steps without a draft do not say what the target alone would do."""
+"""Fewer steps without a draft are too few to estimate the target's own speed."""
 _ENOUGH = 8
-"""Fewer passes of a size do not say how even they are."""
+"""Fewer passes of one size are too few to show how much they vary."""
 
 
 @dataclass(slots=True)
 class Metrics:
     """The running totals of one run. Times are seconds of wall clock, display included. drafted counts tokens sent to
-    verification, accepted those kept, emitted those shown; `steps` the target's forward passes after the prompt's;
-    prompt_tokens those of the prompt that the target had to read.
+    verification, accepted those kept, emitted those shown; `steps` counts the target's forward passes after prefill,
+    prompt_tokens the prompt tokens that the target had to read.
     """
 
     prompt_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
     history: list[Step] = field(default_factory=list)
-    """All steps, to compute a position of the answer again."""
+    """All steps, so that a position of the answer can be computed again."""
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
     forced: int = 0
-    """Tokens that took no pass: a grammar left no other."""
+    """Tokens that needed no pass, because a grammar allowed no other."""
     reached: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
-    """How often position i of a draft was drafted (in a tree, by at least one token), and how often accepted."""
+    """How often position i of a draft was drafted (in a tree, by at least one token), and how often it was accepted."""
     lengths: list[int] = field(default_factory=list)
     histogram: list[int] = field(default_factory=list)
     """Steps in which exactly n tokens were drafted, and in which n were accepted."""
     sources: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
     probe_s: list[float] = field(default_factory=list)
-    """Seconds of steps that drafted nothing, as did those before (SETTLED): the target alone in this context."""
+    """Seconds of steps without a draft, from the SETTLED-th in a row on: the target alone in this context."""
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -48,9 +48,9 @@ class Metrics:
     sample_s: float = 0.0
     total_s: float = 0.0
     draft_prefill_s: float = 0.0
-    """The draft model's reading of the prompt, after the first token; it counts as drafting."""
+    """The draft model's prefill, after the first token; it counts as drafting."""
     distance: float | None = None
-    """The sum of the steps'."""
+    """The sum of `distance` over the steps."""
     reason: FinishReason = "interrupted"
     notes: tuple[str, ...] = ()
     _plain: int = 0
@@ -124,7 +124,7 @@ class Metrics:
 
     @property
     def per_position(self) -> list[float]:
-        """The share of drafts accepted up to and including position i, of those that reached it."""
+        """For each position, the share of the drafts that reached it whose tokens up to it were accepted."""
         return [kept / reached for kept, reached in zip(self.kept, self.reached, strict=True)]
 
     @property
@@ -133,7 +133,7 @@ class Metrics:
 
     @property
     def decode_s(self) -> float:
-        """From the first token to the end."""
+        """Seconds from the first token to the end."""
         return max(self.total_s - self.ttft_s, 0.0) if self.tokens else 0.0
 
     @property
@@ -148,12 +148,12 @@ class Metrics:
 
     @property
     def overhead_s(self) -> float:
-        """Neither drafting, verifying nor sampling: bookkeeping and the display."""
+        """Seconds that went into bookkeeping and the display."""
         return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
     @property
     def unevenness(self) -> float:
-        """How many times as long as the shortest a verification took on average; 1 where they are too few to tell."""
+        """The mean time of a verification over the shortest of its size, at worst; 1 if there are too few to tell."""
         passes = defaultdict[int, list[float]](list)
         for step in self.history[1:]:
             passes[len(step.drafted)].append(step.verify_s)
@@ -162,7 +162,7 @@ class Metrics:
 
     @property
     def probed_tokens_per_s(self) -> float | None:
-        """The target alone, by this run's own steps without a draft; None where they are too few."""
+        """The target's own speed, from this run's steps without a draft; None if there are too few."""
         return len(self.probe_s) / sum(self.probe_s) if len(self.probe_s) >= LEAST_PROBES and self.drafted else None
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
@@ -179,13 +179,13 @@ class Metrics:
 
 
 def is_plain(step: Step) -> bool:
-    """Whether the target went on alone: nothing was drafted, nor was an unsure draft asked."""
+    """Whether the target ran alone: nothing was drafted, and looking for a draft took next to no time."""
     return not step.drafted and not step.unread and step.draft_s < 0.05 * step.verify_s
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Bytes of one model: its weights, copies of them, its cache, and all else."""
+    """Bytes of one model: weights, repacked copies of them, cache, and other buffers."""
 
     name: str
     weights: int

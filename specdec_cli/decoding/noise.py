@@ -1,4 +1,4 @@
-"""Gumbel noise that target and draft share, so that both draw the same token wherever their distributions agree."""
+"""Gumbel noise that target and draft share, so that both draw the same token where their distributions agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 class SharedNoise:
-    """One exponential variable for each token id at each position, a function of seed, position and id alone.
+    """One exponential variable for each token id at each position, which depends only on seed, position and id.
 
     Daliri et al., arXiv 2408.07978. The random bits are SplitMix64 (Steele et al. 2014,
     https://doi.org/10.1145/2660193.2660195) used as a hash. seed: a whole number from 0 to 2^64 - 1.
@@ -26,7 +26,7 @@ class SharedNoise:
         """A token distributed as p: argmax of log p + g, where g is Gumbel noise.
 
         With E = -log(uniform), which is exponential, g is -log(E), so this is the argmin of E / p.
-        position: of the token in the text. Takes microseconds for the few candidates that the cuts leave.
+        position: the token's, in the text. Takes microseconds for the few candidates that the cuts leave.
         """
         if p.ids is not None and p.ids.size == 1:
             return int(p.ids[0])
@@ -34,7 +34,7 @@ class SharedNoise:
         return int(first if p.ids is None else p.ids[first])
 
     def waiting(self, p: Categorical, position: int) -> NDArray[np.float64]:
-        """E / p of each token, in p's order: the least is drawn. Infinite where p is 0."""
+        """E / p of each token, in p's order: the smallest is drawn. Infinite where p is 0."""
         waiting = self._exponential(np.arange(p.probs.size) if p.ids is None else p.ids, position)
         with np.errstate(divide="ignore"):
             waiting /= p.probs

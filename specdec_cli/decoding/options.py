@@ -1,4 +1,4 @@
-"""Options: what users may set. Each is one field, with its type, its default, the values it takes and a line of help.
+"""Options that users can set. Each is one field with its type, default, allowed values and a line of help.
 
 The command line, config.yaml, profiles, SPECDEC_* variables, the server, variants and records are derived from these.
 """
@@ -17,11 +17,11 @@ _KEY = "option"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option beside its type.
+    """An option's properties besides its type.
 
-    help: a line; what follows on further lines is for `--help-all`. common: `--help` lists it, too. panel: of both.
-    flag, short: on the command line; a flag that is empty is the field's name. shown: the default in words.
-    takes: the values that make sense, in words; valid: checks one.
+    help: one line; further lines appear only in `--help-all`. common: whether `--help` lists it. panel: its heading in
+    both. flag, short: its names on the command line; an empty flag means the field's name. shown: the default in
+    words. takes: the allowed values in words; valid: checks a value.
     """
 
     default: Any
@@ -37,13 +37,13 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default for `--help`; empty where there is none to show."""
+        """The default for `--help`; empty if there is none to show."""
         if self.shown or self.default in (None, False, "", ()):
             return self.shown or ("0" if self.default == 0 and self.default is not False else "")
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     def check(self, name: str, value: Any) -> None:
-        """Raise UsageError on a value that makes no sense. It has the right type."""
+        """Raise UsageError if a value of the right type isn't allowed."""
         if self.valid and not self.valid(value):
             raise UsageError(f"{name.replace('_', '-')} cannot be {value}", f"Give {self.takes}.")
 
@@ -51,8 +51,8 @@ class Option:
 def option(default: Any, help_: str, **more: Any) -> Any:
     """A field that is an option; `more` are the fields of `Option`.
 
-    A struct holds None where nothing was given, until `fill` puts the default there: the field's type is that of the
-    value that counts in the end.
+    A struct holds None for options that weren't given until `fill` sets the defaults; the field's type is that of the
+    final value.
     """
     return field(default=None, metadata={_KEY: Option(default, help_, **more)})
 
@@ -63,7 +63,7 @@ def options_of(struct: type) -> dict[str, Option]:
 
 
 def fill(struct: Any) -> None:
-    """Put defaults where nothing was given. Raises UsageError on a value that makes no sense."""
+    """Set the defaults of options that weren't given. Raises UsageError for a value that isn't allowed."""
     for name, about in options_of(type(struct)).items():
         value = getattr(struct, name)
         if value is None:
@@ -74,7 +74,7 @@ def fill(struct: Any) -> None:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """What makes a distribution of logits."""
+    """How logits become a distribution."""
 
     temperature: float = option(
         0.0,
@@ -140,11 +140,11 @@ class SamplingOptions:
 
     @property
     def sampling_key(self) -> tuple[float, ...]:
-        """These options alone, whatever else the struct holds."""
+        """Only these options, whatever else the struct holds."""
         return tuple(getattr(self, name) for name in options_of(SamplingOptions))
 
     @property
     def penalises(self) -> bool:
-        """Whether what a token may be depends on the tokens before it."""
+        """Whether penalties make a token's probability depend on the tokens before it."""
         off = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) == (1, 0, 0)
         return self.repeat_last_n > 0 and not off

@@ -13,20 +13,20 @@ from specdec_cli.decoding.typical import typical
 RULES: dict[str, AcceptRule] = {"coupled": coupled, "match": match, "rejection": rejection, "typical": typical}
 
 LOSSY = frozenset({"typical"})
-"""They change the output's distribution, and are called lossy wherever they are named."""
+"""These change the output's distribution, and are shown as lossy everywhere."""
 
 REPRODUCIBLE = frozenset({"coupled", "match"})
-"""With a seed, they give the very text that the target alone samples with it."""
+"""With a seed, these give exactly the text that the target alone samples with it."""
 
 
 def sampler_of(
     rule: str, sampling: SamplingOptions, seed: int, constraint: Constraint | None = None
 ) -> StandardSampler:
-    """The sampler that a rule's draws go through; `seed` matters to `coupled` alone."""
+    """The sampler for a rule's draws; only `coupled` uses `seed`."""
     noise = SharedNoise(seed) if rule == "coupled" and sampling.temperature > 0 else None
     return StandardSampler(sampling, noise, constraint)
 
 
 def label(name: str) -> str:
-    """A rule's name for people."""
+    """A rule's name as displayed."""
     return f"{name} (lossy)" if name in LOSSY else name

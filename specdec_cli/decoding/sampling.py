@@ -24,8 +24,8 @@ _FORBIDDEN = np.float32(-np.inf)
 
 
 class StandardSampler:
-    """The sampler behind `--temp` and its like. noise: what `coupled` draws with in place of a random generator.
-    constraint: what the answer may say; it comes before all else.
+    """The sampler behind `--temp` and the other sampling options. noise: what `coupled` draws with instead of a random
+    generator. constraint: limits the tokens, before anything else.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class StandardSampler:
         """Whether target and draft draw with the same noise."""
         self.constraint = constraint
         self.needs_history = settings.penalises or constraint is not None
-        """Whether a row's tokens depend on the text before it by more than the row."""
+        """Whether the distribution depends on the text before a row, not only on the row."""
         self._noise = noise
         self._context: Sequence[int] = ()
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
 
     def watch(self, context: Sequence[int], prompt_tokens: int | None = None) -> None:
-        """Use this (growing) sequence as the history of penalties and the constraint. prompt_tokens: how much of it is
-        the prompt; all of it, if nothing is said.
+        """Use this (growing) sequence as the history for penalties and the constraint. prompt_tokens: how many of its
+        tokens are the prompt, by default all.
         """
         self._context = context
         if self.constraint is not None:
@@ -58,19 +58,19 @@ class StandardSampler:
         """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
         row = self.prepared(row, ahead)
         best = row.max()
-        ids, values = _with_the_top(row, min(count, row.size))
+        ids, values = _top_candidates(row, min(count, row.size))
         order = np.argsort(-values, kind="stable")[:count]
         probabilities = np.exp(values[order] - best) * confidence(row)
         return (order if ids is None else ids[order]).tolist(), probabilities.tolist()
 
     def categorical(self, row: Row, ahead: Sequence[int] = ()) -> Categorical:
-        """The distribution after all cuts, at a temperature above 0. row: float32 (n_vocab,). Cut as llama.cpp cuts:
-        top-k, then top-p of what is left, then min-p, all at temperature 1; it is applied to the survivors.
+        """The distribution after all cuts, at a temperature above 0. row: float32 (n_vocab,). Like llama.cpp: top-k,
+        then top-p of the rest, then min-p, all at temperature 1; the temperature is then applied to the survivors.
         """
         s = self.settings
         row = self.prepared(row, ahead)
-        # Each cut keeps a prefix of the tokens by falling probability, so they may be taken in any order, as
-        # long as top-p's mass is a share of what top-k leaves. min-p comes first: it is cheap and cuts most.
+        # Each cut keeps the most likely tokens, so the cuts can run in any order as long as top-p's mass is a share of
+        # what top-k leaves. min-p runs first: it is cheap and cuts most.
         best = row[row.argmax()]
         ids, values = None, row
         if s.min_p > 0:
@@ -92,29 +92,29 @@ class StandardSampler:
         return Categorical(ids, weights)
 
     def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
-        """A token of p, for the position so many tokens after the end of the history (before it, if negative)."""
+        """Draw a token from p. ahead: how far its position is after the end of the history (negative: before it)."""
         if self._noise is None:
             return p.draw(rng)
         return self._noise.draw(p, len(self._context) + ahead)
 
     def _cut_by_rank(self, row: Row, best: np.float32, ids: NDArray[np.int64] | None, values: Row) -> Categorical:
-        """Apply top-k and top-p. ids and values: what min-p left, or None and the whole row."""
+        """Apply top-k and top-p. ids and values: the tokens that min-p left, or None and the whole row."""
         s = self.settings
         top_k = s.top_k if s.top_k < row.size else 0
         mass = None
         if 0 < top_k < values.size:
             if ids is None:
-                ids, values = _with_the_top(row, top_k)
+                ids, values = _top_candidates(row, top_k)
             kept = _at_least(values, np.partition(values, -top_k)[-top_k], top_k)
             ids, values = kept if ids is None else ids[kept], values[kept]
         elif ids is None:
-            ids, values, mass = _with_the_nucleus(row, best, s.top_p)
+            ids, values, mass = _nucleus_candidates(row, best, s.top_p)
         weights = np.subtract(values, best, dtype=np.float64)
         np.exp(weights, out=weights)
         if s.top_p < 1:
             total = np.add.reduce(weights)
-            # These weights are at most the whole mass: if even the least is a larger share of them than top-p
-            # leaves out, nothing is cut, and the mass need not be known.
+            # The total is at most the whole mass. If even the smallest weight is a larger share of it than top-p
+            # leaves out, nothing is cut, and the mass isn't needed.
             if weights[weights.argmin()] <= (1 - s.top_p) * total:
                 if mass is None:
                     mass = total if top_k == ids.size else _mass(row, best, top_k)
@@ -129,8 +129,8 @@ class StandardSampler:
         return Categorical(ids, weights)
 
     def prepared(self, row: Row, ahead: Sequence[int] = ()) -> Row:
-        """The row without the tokens that the constraint forbids, and with those of the recent history made less
-        likely, as llama.cpp does it; itself if nothing changes.
+        """The row with forbidden tokens at -inf and recent tokens penalised, as llama.cpp does it; the same array if
+        nothing changes.
         """
         if self.constraint is not None and (mask := self.constraint.mask(ahead)) is not None:
             row = np.where(mask[: row.size], row, _FORBIDDEN)
@@ -151,13 +151,13 @@ class StandardSampler:
 def _mass(row: Row, best: np.float32, top_k: int) -> float:
     """The sum of exp(logit - best) over the k largest logits, or over all of them for k = 0."""
     if top_k:
-        row = np.partition(_with_the_top(row, top_k)[1], -top_k)[-top_k:]
+        row = np.partition(_top_candidates(row, top_k)[1], -top_k)[-top_k:]
     return float(np.add.reduce(np.exp(row - best), dtype=np.float64))
 
 
-def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64], Row, float]:
-    """Ids and logits that include all that top-p can keep of a whole vocabulary, and the vocabulary's mass. Where the
-    tail begins is guessed from every 61st token and the guess is checked, so that only tokens above it are sorted.
+def _nucleus_candidates(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64], Row, float]:
+    """Ids and logits that include all that top-p can keep of a whole vocabulary, and the vocabulary's mass. The start
+    of the tail is guessed from every 61st token and the guess is checked, so only tokens above it are sorted.
     """
     weights = np.exp(row - best)
     mass = float(weights.sum(dtype=np.float64))
@@ -171,9 +171,9 @@ def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray
     return np.arange(row.size), row, mass
 
 
-def _with_the_top(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
-    """Ids (None: all) and logits that include the k largest. On a large vocabulary, the k-th largest of the maxima of
-    interleaved groups is a lower bound for the k-th largest logit, which leaves few.
+def _top_candidates(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
+    """Ids (None: all) and logits that include the k largest. In a large vocabulary, the k-th largest maximum of
+    interleaved groups is a lower bound for the k-th largest logit, and few logits reach it.
     """
     groups = 64
     if row.size < 128 * groups or k > row.size // groups:
@@ -184,7 +184,7 @@ def _with_the_top(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
 
 
 def _at_least(values: NDArray[np.floating[Any]], edge: np.floating[Any], count: int) -> NDArray[np.int64]:
-    """The positions of the `count` values that are `edge` or more, ascending; of ties at the edge the first."""
+    """The positions of the `count` largest values, ascending. edge: the smallest of them; its first ties are kept."""
     kept = (values >= edge).nonzero()[0]
     if kept.size > count:
         keep = np.ones(kept.size, dtype=bool)
@@ -196,8 +196,8 @@ def _at_least(values: NDArray[np.floating[Any]], edge: np.floating[Any], count: 
 def confidence(row: Row) -> float:
     """The probability of the most likely token at temperature 1, before any cut.
 
-    In a large vocabulary, tokens e^18 times less likely than the best are left out, together at most 0.3 %, where they
-    are nearly all: picking out more than a few takes longer than the exponentials.
+    In a large vocabulary, tokens e^18 times less likely than the best (together at most 0.3 %) are left out if they are
+    nearly all: selecting more than a few tokens takes longer than their exponentials.
     """
     best = row.max()
     if row.size > 20_000:

@@ -1,7 +1,7 @@
 """Paired ratios and their intervals.
 
-Speeds are only compared within one prompt and one round, so that neither the prompt nor other work on the machine
-enters the ratio.
+Speeds are compared only within one prompt and one round, so that neither the prompt nor other work on the machine
+affects the ratio.
 """
 
 import math
@@ -12,25 +12,25 @@ from typing import Literal
 import numpy as np
 
 LEAST_PROMPTS = 3
-"""Fewer say nothing about a spread."""
+"""Fewer say nothing about the spread."""
 _STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
-"""Quantile 0.975 of Student's t by number of prompts, for too few to resample: of six ratios of 0.32 to 0.65,
-resampling made an interval up to 1.45, as some resamples hold nearly equal ratios alone.
+"""Quantile 0.975 of Student's t by number of prompts, if there are too few to resample: for six ratios of 0.32 to 0.65,
+resampling gave an interval up to 1.45, because some resamples contain only nearly equal ratios.
 """
 
 
 Difference = Literal["faster", "slower", "no difference", "inconclusive", "too few prompts"]
 EQUAL = 1.1
-"""An interval around 1 that stays within this factor of it shows that there is no difference worth naming; a wider one
-shows nothing."""
+"""An interval around 1 that stays within this factor of it shows that there is no relevant difference; a wider one is
+inconclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A geometric mean of ratios with its 95 % interval; the bounds are None where too few prompts were measured.
+    """A geometric mean of ratios with its 95 % interval; the bounds are None if too few prompts were measured.
 
-    difference: a `Difference`, what may be claimed (an older result has other words): faster or slower only if the
-    interval excludes 1 as it is printed; for the rest see `EQUAL`.
+    difference: what may be claimed, a `Difference` (older results use other words): faster or slower only if the
+    interval, as printed, excludes 1; for the rest see `EQUAL`.
     """
 
     mean: float
@@ -56,7 +56,7 @@ class Interval:
 
     @property
     def bounds(self) -> str:
-        """The interval for a table; empty where there is none."""
+        """The interval for a table; empty if there is none."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
 
     def __str__(self) -> str:
@@ -66,9 +66,8 @@ class Interval:
 def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 4000) -> Interval | None:
     """The geometric mean of paired ratios with a studentised bootstrap interval on their logarithms.
 
-    Studentised (bootstrap-t: Efron and Tibshirani 1993, chapter 12), because the plain percentile interval
-    is far too narrow for the eight or so prompts that a comparison often has. Fewer get Student's interval. None for no
-    ratios at all.
+    Studentised (bootstrap-t: Efron and Tibshirani 1993, chapter 12), because the plain percentile interval is far too
+    narrow for the eight or so prompts of a typical comparison. Fewer get Student's interval. None without any ratios.
     """
     if not ratios:
         return None

@@ -1,4 +1,4 @@
-"""Token bytes to text: characters split across tokens are put together, stop strings never reach the screen."""
+"""Turns token bytes into text: joins characters that are split across tokens, and never shows stop strings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 
 class TextStream:
-    """Turns a stream of tokens into text that can be shown at once. piece: the bytes of one token (empty for control
-    tokens). stop: strings that end the answer; neither they nor anything after them is ever returned.
+    """Turns a stream of tokens into text that can be shown at once. piece: returns the bytes of a token (empty for
+    control tokens). stop: strings that end the answer; neither they nor anything after them is ever returned.
     """
 
     def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = ()) -> None:
@@ -19,21 +19,21 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """The text that became certain with this token; sets `stopped` when a stop string is complete."""
+        """The text that can be shown with this token; sets `stopped` when a stop string is complete."""
         if self.stopped:
             return ""
         text = self._decoder.decode(self._piece(token))
         return self._release(text) if self._stop else text
 
     def flush(self) -> str:
-        """What was held back, at the end of the answer: the start of a stop string. A character that was cut off in
-        the middle is left out.
+        """At the end of the answer, the text held back as a possible start of a stop string. An incomplete character is
+        dropped.
         """
         text, self._held = self._held, ""
         return text
 
     def render(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """The text of rejected tokens, each by itself. Changes nothing."""
+        """The text of rejected tokens, each on its own. Changes no state."""
         return tuple(self._piece(token).decode("utf-8", "replace") for token in tokens)
 
     def _release(self, text: str) -> str:

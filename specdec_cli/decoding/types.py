@@ -1,4 +1,4 @@
-"""The vocabulary of speculative decoding: drafts, verdicts, steps, and the protocols that make and consume them."""
+"""The types of speculative decoding: drafts, verdicts, steps, and the protocols that make and consume them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Rows(Protocol):
 
 
 Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain", "forced"]
-"""Where a token came from: the draft, the target against it, the target after the whole of it, the target alone; or the
-constraint, which left no other.
+"""Where a token came from: the draft; the target, in place of a rejected token, after a fully accepted draft, or
+without a draft; or the constraint, which allowed no other.
 """
 
 FinishReason: TypeAlias = Literal["stop", "length", "stop_string", "context", "interrupted"]
@@ -80,8 +80,8 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one verification: the draft tokens on `path` are accepted, then `token` follows. p holds the
-    target's probability of each of these and q the draft's of those accepted; empty in greedy decoding.
+    """The outcome of one verification: the draft tokens on `path` are accepted, then `token` follows. p: the target's
+    probability of each of these; q: the draft's probability of the accepted ones. Both are empty in greedy decoding.
     """
 
     path: tuple[int, ...]
@@ -90,7 +90,7 @@ class Verdict:
     p: tuple[float, ...] = ()
     q: tuple[float, ...] = ()
     distance: float | None = None
-    """Of a lossy rule: how far its tokens' distributions are from p (total variation), summed; None: exact."""
+    """For a lossy rule: the total variation between its tokens' distributions and p, summed; None: exact."""
 
     @property
     def accepted(self) -> int:
@@ -100,7 +100,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the answer. `text` is what can be shown since it came (bytes of a split character wait)."""
+    """One token of the answer. `text` is what can be shown with it (bytes of a split character wait for the rest)."""
 
     id: int
     text: str
@@ -111,7 +111,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A model has read so many tokens of the prompt. Times are seconds; `at` counts from the start of the run."""
+    """A model has read `tokens` tokens of the prompt. Times are seconds; `at` counts from the start of the run."""
 
     model: Literal["target", "draft"]
     tokens: int
@@ -121,8 +121,8 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round of draft and verify. rejected_text: of the drafted tokens that were not accepted. Step 0 takes its
-    token from the prompt's own pass, so it has no draft and costs no verification.
+    """One round of draft and verify. rejected_text: of the drafted tokens that weren't accepted. Step 0 takes its token
+    from the prefill, so it has no draft and costs no verification.
     """
 
     index: int
@@ -136,13 +136,13 @@ class Step:
     sample_s: float
     at: float
     why: str = ""
-    """Why the draft has this length: a LengthReason, or what an older trace says."""
+    """Why the draft has this length: a LengthReason, or other words in an older trace."""
     parents: tuple[int, ...] | None = None
     path: tuple[int, ...] | None = None
-    """Where the draft is a tree: what each token follows (as in `Draft`), and which were accepted."""
+    """If the draft is a tree: what each token follows (as in `Draft`), and which tokens were accepted."""
     distance: float | None = None
     unread: int | None = None
-    """Tokens before the pending one that this pass read too, for they had been forced."""
+    """Tokens before the pending one that this pass read too, because they had been forced."""
 
     @property
     def forced(self) -> int:
@@ -164,45 +164,45 @@ Event: TypeAlias = Prefill | Step | Done
 
 
 class Drafter(Protocol):
-    """Proposes tokens. Any exception it raises costs the speculation, never the answer."""
+    """Proposes tokens. Any exception it raises ends speculation, never the answer."""
 
     name: str
 
     def start(self, prompt: Sequence[int]) -> int:
-        """Forget everything and read the prompt. Returns the number of tokens that a model had to decode."""
+        """Forget everything and read the prompt. Returns how many tokens a model had to decode."""
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         """Up to `budget` tokens to follow `context` (prompt and answer so far; its last token is the pending one)."""
 
     def observe(self, step: Step) -> None:
-        """Take note of what was committed: rewind, learn. Called for every step but the first, before `start` too."""
+        """Rewind to what was committed, and learn from it. Called for every step but the first, even before `start`."""
 
 
 class Target(Protocol):
-    """The model whose output is asked for."""
+    """The model whose output is wanted."""
 
     n_ctx: int
     n_vocab: int
     max_draft: int
     """The most draft tokens that one pass can verify."""
     max_branches: int
-    """The most branches of a tree of them; 0: `Draft.parents` must be None."""
+    """The most branches of a draft tree; 0: `Draft.parents` must be None."""
     reused: int
-    """Tokens of the prompt that `prefill` did not have to read: an earlier answer had."""
+    """Tokens of the prompt that `prefill` found in its cache."""
 
     @property
     def length(self) -> int:
-        """Tokens of the text that it has read, as its cache has them."""
+        """Tokens of the text that it has read, according to its cache."""
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
-        """Read the prompt, and forget all else. Returns one row: what follows it."""
+        """Read the prompt and forget everything else. Returns one row, for the token after it."""
 
     def verify(self, pending: int, draft: Draft) -> Rows:
         """ONE forward pass over the pending token and the draft. Returns 1 + len(draft.tokens) rows."""
 
     def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:
-        """Keep the pending token and the accepted part of the draft, drop the rest. unread: what follows in the text
-        before the next pending token; the next pass reads it.
+        """Keep the pending token and the accepted part of the draft, drop the rest. unread: the tokens that follow
+        before the next pending token; the next pass reads them.
         """
 
 
@@ -210,13 +210,13 @@ AcceptRule: TypeAlias = Callable[[Draft, Rows, StandardSampler, np.random.Genera
 
 
 LIKELY = 0.5
-"""How sure a drafter must be of its first token while a later one could still be asked."""
+"""The confidence that a drafter needs in its first token while a later drafter could still be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token that a tree may get next. sibling_index: how many of its siblings are drafted already. path_probability:
-    that the target tests it: all that it follows stands, its earlier siblings do not.
+    """A token that may be added to a tree. sibling_index: how many of its siblings are drafted already.
+    path_probability: that the target tests it, because its ancestors are accepted and its earlier siblings aren't.
     """
 
     sibling_index: int
@@ -286,11 +286,11 @@ class LengthPolicy:
 
 
 REVIEWED = 24
-"""Rows that a draft model can be asked for in a pass: so many places it compares itself with when it catches up."""
+"""Rows that a draft model can be asked for in one pass: positions at which it compares itself when it catches up."""
 
 
 class DraftModel(Protocol):
-    """What a drafter needs of a model's context: `llama.context.LlamaContext` is one."""
+    """What a drafter needs from a model's context; `llama.context.LlamaContext` is one."""
 
     n_ctx: int
     """How many tokens the cache has room for."""
@@ -298,7 +298,7 @@ class DraftModel(Protocol):
     max_rows: int
     """The most rows of logits that one call may ask for."""
     rewinds: bool
-    """Whether the last tokens can be dropped at any time; else only to where a draft began."""
+    """Whether the last tokens can be dropped at any time; otherwise only back to where a draft began."""
 
     @property
     def length(self) -> int:
@@ -306,12 +306,12 @@ class DraftModel(Protocol):
         ...
 
     def begin(self, text: Sequence[int]) -> int:
-        """Forget everything but what may be kept for `text`; returns how many of its tokens that is."""
+        """Forget everything except what can be kept for `text`; returns how many of its tokens are kept."""
         ...
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
-        """Before `news` and then `more` tokens are read: what of the news is left to read. Raises ValueError if there
-        is no room.
+        """Make room for `news` and then `more` tokens; returns the part of `news` left to read. Raises ValueError if
+        they don't fit.
         """
         ...
 
@@ -322,20 +322,20 @@ class DraftModel(Protocol):
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Append nodes to a tree at the end of the cache, in one pass of at most max_rows; returns a row for each.
 
-        parents: of each, the number of the node that it follows, counted since the tree began; -1: the cache's end.
+        parents: for each, the number of the node that it follows, counted from the tree's start; -1: the cache's end.
         """
         ...
 
     def keep(self, path: Sequence[int]) -> None:
-        """End the tree: the nodes on this path stay, the others are dropped."""
+        """End the tree: keep the nodes on this path, drop the others."""
         ...
 
     def begin_draft(self) -> None:
-        """What is read from here on is a draft, until `end_draft`, or `keep` for a tree."""
+        """Begin a draft: what is read next belongs to it until `end_draft`, or `keep` for a tree."""
         ...
 
     def end_draft(self, length: int) -> None:
-        """The draft is over: everything from position `length` on is dropped."""
+        """End the draft: drop everything from position `length` on."""
         ...
 
     def rewind(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Typical acceptance (Cai et al., Medusa, arXiv 2401.10774): faster, and NOT exact. It measures how far off it is."""
+"""Typical acceptance (Cai et al., Medusa, arXiv 2401.10774): faster, but NOT exact. It measures how far off it is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LEAST, _SHARE = 0.09, 0.3
 
 
 def typical(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
-    """A draft token is accepted if the target finds it typical, however much likelier the draft made it; siblings are
-    tried in their order; where none is typical, a token is drawn from p. At temperature 0 this is `match`, and exact.
+    """Accept a draft token if the target finds it typical, whatever q is; siblings are tried in order, and if none is
+    typical, a token is drawn from p. At temperature 0 this is `match`, and exact.
 
-    Verdict.distance is the total variation between p and what the rule makes of it, summed over the tokens: for given
+    Verdict.distance is the total variation between p and the rule's own distribution, summed over the tokens: given the
     earlier siblings, over all tokens that the draft could have drawn there.
     """
     if sampler.greedy:

@@ -1,7 +1,7 @@
-"""A comparison as one HTML page that needs no network and no script, for screens light and dark, phones and paper."""
+"""A comparison as one HTML page, for light and dark screens, phones and paper. It needs no network and no script."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -15,20 +15,20 @@ from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.trials import FEW_DRAFTS, Trial
 
 _MAX_TEXTS = 350_000
-"""Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""
+"""Characters of HTML for the answers. Prompts beyond this are left out; those with divergences come first."""
 _MAX_TOKENS = 1500
 _MAX_TICKS = 7
 _FURTHEST = 2.5
-"""How far past the means an interval may widen the axis; beyond, it is cut off and ends in an arrow."""
+"""How far an interval may widen the axis beyond the furthest mean, as a factor. The rest is cut off, with an arrow."""
 _PARTS = ("draft", "verify", "sample", "other")
 
 
 def page(result: ComparisonResult) -> str:
-    """The page."""
+    """The HTML of the page."""
     answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
-    speedups = {name: [each for each in result.of_category(name) if each.claimed] for name in result.categories}
-    claimed = [each.claimed for summaries in speedups.values() for each in summaries if each.claimed]
+    speedups = {name: [each for each in result.of_category(name) if each.bounds] for name in result.categories}
+    intervals = [each.speedup for summaries in speedups.values() for each in summaries if each.speedup]
     runners = [each for each in overall if each.tokens_per_s]
     details = {name: cells for name, *cells in tables.details_of(result)}
     facts, own = _facts(result)
@@ -39,8 +39,7 @@ def page(result: ComparisonResult) -> str:
         overall=overall,
         same=_same(result, verdict.variant),
         runners=runners,
-        longest=_longest([each.claimed for each in runners if each.claimed]),
-        when=_when(result.when),
+        fastest=max((each.tokens_per_s for each in runners if each.tokens_per_s), default=0.0),
         models=" + ".join(model.file for model in result.models.values()),
         preamble=tables.preamble(result),
         warnings=tables.warnings(result),
@@ -51,26 +50,22 @@ def page(result: ComparisonResult) -> str:
             for name, (same, _, time) in details.items()
         },
         speedups={name: summaries for name, summaries in speedups.items() if summaries},
-        axis=_Axis(claimed),
+        axis=_Axis(intervals),
         longest_draft=max((len(each.per_position) for each in overall), default=0),
         timed=[each for each in overall if each.tpot_ms and each.shares],
         parts=_PARTS,
         columns=tables.COLUMNS,
+        finding=tables.finding,
         summary_cells=tables.summary_cells,
         few_drafts=FEW_DRAFTS,
         answers=answers,
         left_out=left_out,
-        facts=facts,
+        facts={"measured": _when(result.when), "command": result.command, **facts},
     )
 
 
-def _longest(speedups: Iterable[Interval]) -> float:
-    """How far the longest bar of the race goes. An absurd interval is cut off, as in the charts."""
-    return max([1.0, *(max(each.mean, min(each.high or 0, 1.3 * each.mean)) for each in speedups)])
-
-
 class _Axis:
-    """A logarithmic axis of speedups: 1, every mean, and the intervals as far as they are not absurd."""
+    """A logarithmic axis of speedups, with room for 1, every mean, and the intervals unless they are absurdly wide."""
 
     def __init__(self, speedups: Sequence[Interval]) -> None:
         means = [1.0, *(speedup.mean for speedup in speedups)]
@@ -82,12 +77,12 @@ class _Axis:
         self.low, self.high = low / room, high * room
 
     def place(self, value: float) -> float:
-        """Where a speedup is, in % of the axis; at the nearer end where it is beyond."""
+        """Where a speedup is, in % of the axis; at the nearer end if it is outside."""
         value = min(max(value, self.low), self.high)
         return round(100 * math.log(value / self.low) / math.log(self.high / self.low), 1)
 
     def ticks(self) -> list[float]:
-        """Round numbers, 1 among them: multiples of a step, or powers where the range is wide."""
+        """Round numbers, including 1: multiples of a step, or powers if the range is wide."""
         low, high = self.low, self.high
         steps = () if high / low > 4 else (0.02, 0.05, 0.1, 0.25, 0.5)
         choices = [[i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)] for step in steps]
@@ -98,17 +93,16 @@ class _Axis:
 
 
 def _same(result: ComparisonResult, variant: str | None) -> str:
-    """How many of the best variant's answers are the target's own."""
+    """How many of a variant's answers are the target's."""
     counts = result.exactness.get(variant or "", {})
     if not (answers := sum(counts.values())):
         return ""
-    if counts["identical"] == answers:
-        return f"All {answers} answers are the target's own, token for token."
-    return f"{counts['identical']} of {answers} answers are the target's own, token for token."
+    same = "All" if counts["identical"] == answers else f"{counts['identical']} of"
+    return f"{same} {answers} answers of {variant} are the target's own, token for token."
 
 
 def _when(iso: str) -> str:
-    """The date as people write it, with the hour of the machine that measured."""
+    """The date in words, and the time on the machine that measured."""
     try:
         moment = datetime.fromisoformat(iso)
     except ValueError:
@@ -117,7 +111,7 @@ def _when(iso: str) -> str:
 
 
 def _answers(result: ComparisonResult) -> tuple[list[str], int]:
-    """The HTML of each prompt's answers of the first round, those that diverge first; and how many have no room."""
+    """The HTML of each prompt's answers in the first round, divergent ones first, and how many prompts don't fit."""
     prompts: dict[str, dict[str, Trial]] = {}
     for trial in result.trials:
         if trial.round == 0:
@@ -148,7 +142,7 @@ def _answers(result: ComparisonResult) -> tuple[list[str], int]:
 
 
 def _answer(result: ComparisonResult, trial: Trial, baseline: Trial | None) -> dict[str, Any]:
-    """leaves_at: the first token that is not the baseline's. divergences: position, margin, kind of each."""
+    """leaves_at: the first token that differs from the baseline's. divergences: position, margin and kind of each."""
     mine = (each for each in result.divergences if (each.variant, each.prompt) == (trial.variant, trial.prompt))
     places = {(each.position, each.margin, each.kind) for each in mine}
     return {
@@ -162,7 +156,7 @@ _PATHS: dict[str, Any] = dict.fromkeys(("target", "draft", "draft_small", "ngram
 
 
 def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]:
-    """What all figures depend on, and what each variant has of its own; paths are left out, they may name the user."""
+    """What all figures depend on, and the settings of each variant. Paths are left out: they may name the user."""
     own = {
         each.name: {**given_in(replace(each.settings, **_PATHS)), **each.settings.adapters} for each in result.variants
     }

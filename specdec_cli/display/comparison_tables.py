@@ -1,7 +1,6 @@
-"""A comparison on the screen and as Markdown."""
+"""A comparison on the screen and in Markdown."""
 
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from time import monotonic
@@ -17,13 +16,13 @@ from specdec_cli.display.tables import FittingTable, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
-from specdec_cli.measure.trials import Summary, Trial, paired_ratios
+from specdec_cli.measure.trials import Summary, Trial, summarise
 
 _INTERVAL_S = 0.25
 _NOISY = 0.1
-"""Of a median difference between rounds: more is said before the figures."""
+"""If the baseline's rounds differ by more than this, a warning comes before the figures."""
 _NAMED = 6
-"""Categories that are named where they have no table."""
+"""Small categories that are listed by name."""
 _PARTIAL = "PARTIAL: stopped before all runs were done"
 _FINDINGS = {
     "faster": ("faster", "green"),
@@ -31,28 +30,32 @@ _FINDINGS = {
     "WRONG": ("WRONG", "bold red"),
     "no difference": ("=", ""),
     "inconclusive": ("?", "yellow"),
-    "drafted nothing": ("0", ""),
+    "nothing drafted": ("0", ""),
+    "few accepted": ("0", ""),
+    "too few prompts": ("?", "yellow"),
 }
-"""What a table on a screen has room for; `_SIGNS` spells out the signs."""
+"""A finding as a word or sign that fits a screen; `_SIGNS` explains the signs."""
 _SIGNS = {
-    "no difference": "=: no difference, the whole interval is near 1 (0.91 to 1.1)",
-    "inconclusive": "?: inconclusive, the interval holds 1 and is wider",
-    "drafted nothing": "0: almost nothing was drafted, so this is the target's own speed",
+    "no difference": "=: as fast as the target alone, the whole interval is near 1 (0.91 to 1.1)",
+    "inconclusive": "?: inconclusive, the interval contains 1 and is wider",
+    "nothing drafted": "0: nothing was drafted, so this is the target's own speed",
+    "few accepted": "0: hardly any tokens came from drafts, so this is the target's own speed",
+    "too few prompts": f"?: fewer than {LEAST_PROMPTS} prompts, so there is no interval",
 }
 _STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}
 _EXACTNESS = {
     "identical": "identical",
     "rounding": "differ by rounding (proved)",
     "wrong": "WRONG",
-    "not classified": "different, not classified",
+    "not classified": "different, not classified (interrupted)",
 }
 
 DETAILS = ("variant", "answers", "accepted by position", "time")
-COLUMNS = ("variant", "speedup", "95 %", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
+COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
 
 
 class Progress(ExitStack):
-    """While it runs: how far it is, the time left, and each variant's ratio so far. Silent where there is no terminal.
+    """While a comparison runs: the progress, the time left, and each variant's speed so far. Silent without a terminal.
 
     baselines: by variant.
     """
@@ -75,20 +78,20 @@ class Progress(ExitStack):
         left = (now - self._started) / len(trials) * (total - len(trials))
         lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
         for name, baseline in self._baselines.items():
-            speeds = [trial.tokens_per_s for trial in trials if trial.variant == name and trial.tokens_per_s]
-            if speeds:
-                ratios = paired_ratios(trials, name, baseline).values() if name != baseline else ()
-                so_far = f", {statistics.geometric_mean(ratios):.2f}x so far" if ratios else ""
-                lines.append(Text(f"  {name}: {statistics.median(speeds):,.1f} tokens/s{so_far}"))
+            summary = summarise(trials, name, baseline)
+            if summary and summary.tokens_per_s:
+                so_far = f", {summary.claimed} so far" if summary.claimed else ""
+                lines.append(Text(f"  {name}: {summary.tokens_per_s:,.1f} tokens/s{so_far}"))
         self._live.update(Group(*lines), refresh=True)
 
 
 def tables(result: ComparisonResult) -> list[RenderableType]:
-    """The result as Rich renderables: the answer, all variants by rank, positions and time, advice, conditions."""
+    """The result as Rich renderables: the verdict, all variants by rank, positions and time, advice, conditions."""
     verdict = result.verdict
     parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result.partial else []
-    parts += [Text(str(verdict), style=_STYLES.get(verdict.pays, "bold yellow")), Text(verdict.sentence)]
-    parts += [Text(line, style="yellow") for line in warnings(result)]
+    parts += [Text(verdict.headline, style=_STYLES.get(verdict.pays, "bold yellow")), Text(verdict.sentence)]
+    parts += [Text(verdict.recommendation, style="bold")]
+    parts += [Text(line, style="yellow") for line in _notes(result)]
     table = FittingTable(COLUMNS)
     for category in result.categories:
         if len(result.categories) > 1:
@@ -118,10 +121,11 @@ def _breakable(name: str) -> Text:
 
 
 def markdown(result: ComparisonResult) -> str:
-    """The result as Markdown, to be pasted into an issue."""
+    """The result as Markdown, to paste into an issue."""
     verdict = result.verdict
     lines = [f"**{_PARTIAL}**  "] if result.partial else []
-    lines += [f"**{verdict}**  ", verdict.sentence + "  ", *(f"{line}  " for line in warnings(result))]
+    lines += [f"**{verdict.headline}**  ", f"{verdict.sentence}  ", f"**{verdict.recommendation}**  "]
+    lines += [f"{line}  " for line in _notes(result)]
     for category in result.categories:
         lines += ["", f"**{category}**", "", _row(COLUMNS), _row([":---", *["---:"] * 2, ":---", *["---:"] * 6])]
         for summary in result.of_category(category):
@@ -140,24 +144,27 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def against(result: ComparisonResult, before: ComparisonResult) -> RenderableType:
-    """How many times as fast each variant is now as it was then, over the prompts and settings that both have."""
+    """The speed of each variant now and then, over the prompts and settings that both results have. A ratio is shown
+    only if its interval excludes 1.
+    """
     if result.models != before.models:
-        return Text("The kept result is of other models: nothing to compare.", style="bold")
-    columns = ("variant", "then", "now", "now / then", "95 %", "")
+        return Text("The saved result is about other models, so there is nothing to compare.", style="bold")
+    columns = ("variant", "then", "now", "now / then", "95%", "")
     table = plain_table(columns, left=columns)
-    table.title, table.title_justify = "against the kept result (taken at another time: not paired)", "left"
+    table.title, table.title_justify = "against the saved result (measured at another time, so not paired)", "left"
     table.padding = (0, 1)
     for each in changes(before, result):
         speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
-        table.add_row(each.name, *speeds, f"{each.ratio.mean:.2f}x", each.ratio.bounds, each.ratio.difference)
+        ratio = f"{each.ratio.mean:.2f}x" if each.ratio.excludes_one else ""
+        table.add_row(each.name, *speeds, ratio, each.ratio.bounds, each.ratio.difference)
     if not table.row_count:
-        return Text("The kept result has no variant and prompt in common with this one.", style="bold")
+        return Text("The saved result has no variant and prompt in common with this one.", style="bold")
     facts = {
         "threads": (before.machine.threads, result.machine.threads),
         "platform": (before.machine.platform, result.machine.platform),
         "versions": (before.versions, result.versions),
     }
-    differing = [f"differs: {name}: {then} then, {now} now" for name, (then, now) in facts.items() if then != now]
+    differing = [f"different {name}: {then} then, {now} now" for name, (then, now) in facts.items() if then != now]
     return Group(table, *(Text(line, style="yellow") for line in differing))
 
 
@@ -178,29 +185,37 @@ def preamble(result: ComparisonResult) -> list[str]:
         *(_noise(name, spread) for name, spread in result.noise.items() if spread is not None and spread <= _NOISY),
     ]
     if result.skipped:
-        lines.append(f"skipped, too long for the context: {_count(len(result.skipped), 'prompt')}")
+        lines.append(f"skipped because too long for the context: {_count(len(result.skipped), 'prompt')}")
     return lines
 
 
 def warnings(result: ComparisonResult) -> list[str]:
-    """What a reader should know before the figures: a noisy machine, and the notes."""
+    """What a reader should know before the figures: on a noisy machine they mean less."""
     noisy = [_noise(name, spread) for name, spread in result.noise.items() if spread is not None and spread > _NOISY]
-    return [f"noisy machine: {line}" for line in noisy] + [f"note: {note}" for note in result.notes]
+    return [f"noisy machine: {line}" for line in noisy]
+
+
+def _notes(result: ComparisonResult) -> list[str]:
+    return [*warnings(result), *(f"note: {note}" for note in result.notes)]
 
 
 def _noise(name: str, spread: float) -> str:
-    return f"{name} differs from itself by {spread:.1%} between rounds (median over prompts)"
+    return f"the rounds of {name} differ by {spread:.1%} (median over prompts)"
 
 
 def key(result: ComparisonResult, signs: bool = False) -> list[str]:
-    """What the columns mean, and which categories have no table. signs: as a screen has them."""
-    lines = ["speedup = tok/pass / cost; cost: of a pass, in passes of the target alone"]
+    """What the columns mean, and which categories have no table. signs: explain those of a screen."""
+    lines = [
+        "tok/s: geometric means over the prompts, so their ratio is the speedup",
+        "speedup = tok/pass / cost; empty unless the interval excludes 1",
+        "cost: of a pass and its draft, in passes of the target alone",
+    ]
     if signs:
-        shown = {summary_cells(result, each)[3] for name in result.categories for each in result.of_category(name)}
-        lines += [words for finding, words in _SIGNS.items() if finding in shown]
+        shown = {finding(result, each) for name in result.categories for each in result.of_category(name)}
+        lines += [words for each, words in _SIGNS.items() if each in shown]
     if small := result.small_categories:
         names = f"{', '.join(small[:_NAMED])}{' ...' if len(small) > _NAMED else ''}"
-        lines.append(f"in all prompts only, with fewer than {LEAST_PROMPTS} prompts each: {names}")
+        lines.append(f"no table for categories with fewer than {LEAST_PROMPTS} prompts: {names}")
     return lines
 
 
@@ -208,17 +223,20 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
+def finding(result: ComparisonResult, summary: Summary) -> str:
+    """What a variant's speed shows, or that its answers are WRONG; empty for a baseline."""
+    if result.exactness.get(summary.variant, {}).get("wrong"):
+        return "WRONG"
+    return "" if summary.variant in {each.baseline for each in result.variants} else summary.finding
+
+
 def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:
     """The cells of `COLUMNS`."""
-    speedup = summary.claimed
-    own = "1.00x" if summary.variant in {each.baseline for each in result.variants} else ""
-    finding = speedup.difference if speedup else "drafted nothing" if summary.speedup else ""
-    if result.exactness.get(summary.variant, {}).get("wrong"):
-        finding = "WRONG"
     return [
         summary.variant + (" (lossy)" if summary.distance_per_token is not None else ""),
-        *((f"{speedup.mean:.2f}x", speedup.bounds) if speedup else (own, "")),
-        finding,
+        f"{summary.claimed.mean:.2f}x" if summary.claimed else "",
+        summary.bounds,
+        finding(result, summary),
         _number(summary.tokens_per_s, ",.1f"),
         _number(summary.tokens_per_step, ".2f"),
         _number(summary.pass_cost, ".2f"),
@@ -233,9 +251,9 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
 
 
 def details_of(result: ComparisonResult) -> list[list[str]]:
-    """The cells of `DETAILS` for each variant that drafted, or whose answers were compared with the target's own.
+    """The cells of `DETAILS` for each variant that drafted, or whose answers were compared with the target's.
 
-    In brackets: shares of few drafts.
+    Shares that come from few drafts are in brackets.
     """
     rows = []
     for summary in result.of_category("all"):
@@ -246,7 +264,7 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
         positions = [f"{rate:.0%}" if i < firm else f"({rate:.0%})" for i, rate in enumerate(summary.per_position[:8])]
         positions += ["\u2026"][: len(summary.per_position) > 8]
         shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.shares.items() if share >= 0.05)
-        same = "not comparable (sampled)"
+        same = "sampled, so not compared"
         if (distance := summary.distance_per_token) is not None:
             same = f"LOSSY: each token's distribution is off by {distance:.3f} (total variation)"
         if exactness is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -24,6 +24,7 @@ from typing import TextIO
 from rich.cells import cell_len, chop_cells
 from rich.color import ColorSystem
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
@@ -53,14 +54,17 @@ _FLUSH_S = 0.03
 """Plain text is flushed at least this often, and not with each token of a fast model."""
 
 
-def on_stdout(max_tokens: int, quiet: bool = False) -> LiveDisplay | PlainDisplay:
-    """The display for stdout: painted on a terminal that can, else plain text. quiet: plain text there too.
+def on_stdout(
+    max_tokens: int, quiet: bool = False, styles: Mapping[Origin, Style] | None = None
+) -> LiveDisplay | PlainDisplay:
+    """The display for stdout: painted on a terminal that can, else plain text. quiet: plain text there too. styles: of
+    tokens on a terminal, if not the usual ones.
 
     NO_COLOR and FORCE_COLOR are obeyed. A file gets the text as it is.
     """
     console = SafeConsole()
     if can_paint(sys.stdout) and not quiet:
-        return LiveDisplay(console, max_tokens)
+        return LiveDisplay(console, max_tokens, styles or STYLES)
     coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not quiet
     return PlainDisplay(sys.stdout if sys.stdout.isatty() and not coloured else raw(sys.stdout), coloured)
 
@@ -124,9 +128,9 @@ class LiveDisplay:
     the start, since a long prompt takes long.
     """
 
-    def __init__(self, console: Console, max_tokens: int) -> None:
+    def __init__(self, console: Console, max_tokens: int, styles: Mapping[Origin, Style] = STYLES) -> None:
         self._console = console
-        self._max_tokens = max_tokens
+        self._max_tokens, self._styles = max_tokens, styles
         self._report = Metrics()
         self._probed = ProbedRatios()
         self._known = 0
@@ -240,7 +244,7 @@ class LiveDisplay:
         for step in self._fresh:
             self._step = step
             for token in step.tokens:
-                append_token(self._open, token.text.expandtabs(4), STYLES[token.origin])
+                append_token(self._open, token.text.expandtabs(4), self._styles[token.origin])
         self._fresh.clear()
 
     def _panel(self, width: int) -> list[Text]:

@@ -22,6 +22,8 @@ STYLES: dict[Origin, Style] = {
 struck out.
 """
 
+EDIT_STYLES = {**STYLES, "accepted": Style(dim=True)}
+"""Of a text that is changed: what stays as it was is dim."""
 REJECTED = Style(color="red", strike=True)
 LABEL = Style(dim=True)
 

@@ -1,8 +1,8 @@
-"""A race on the screen: two answers side by side as they come, then who won and by how much."""
+"""A race on the screen: two answers side by side as they're written, then the result."""
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from specdec_cli.measure.race import RaceResult
 
 _ROWS = 16
-"""Lines of an answer on the screen, where the terminal has as many."""
+"""Lines of an answer on the screen, if the terminal has room."""
 _BAR = 24
 _NAMES = {True: "with drafts", False: "the target alone"}
 
 
 class RaceView:
-    """Paints the events of a race. Use it in a `with` block; without a terminal it prints a line an answer.
+    """Shows the events of a race. Use it in a `with` block. Without a terminal, it prints a line for each answer.
 
-    Rich draws from a thread of its own, so what it draws is a copy: of a list, which takes no text while it is copied.
+    Rich draws from its own thread, so it draws from a copy of each list: nothing is appended while a list is copied.
     """
 
     def __init__(self, console: Console, title: str) -> None:
@@ -93,24 +93,26 @@ class RaceView:
 
 
 def result(found: RaceResult) -> RenderableType:
-    """Who won and by how much, or why that cannot be said."""
+    """Which was faster and by how much, or why that isn't known. The speeds are geometric means over the rounds, so
+    their ratio is the speedup.
+    """
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
     if not found.alone:
-        return Text("This machine is too busy: no round came to its end. Try again when it is quiet.", "yellow")
-    rounds = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}"
-    if found.tells and found.speedup:
+        return Text("This machine is too busy: no round was completed. Try again when it's quiet.", "yellow")
+    rounds, speedup = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}", found.speedup
+    if speedup and speedup.excludes_one:
         ending = f"{found.tokens_per_pass:.1f} tokens a pass"
-        said = [Text(f"{found.speedup} {found.speedup.difference} over {rounds}, {ending}, {same}", "bold")]
-    elif found.speedup is None or found.speedup.difference != "no difference":
-        busy = "Other programs use this machine, so the speedup can't be measured. Try again when it is quiet."
+        said = [Text(f"{speedup} {speedup.difference} over {rounds}, {ending}, {same}", "bold")]
+    elif speedup and speedup.difference != "no difference":
+        busy = "Other programs use this machine, so the speedup can't be measured. Try again when it's quiet."
         return Group(Text(busy, "yellow"), Text(f"{rounds}, {same}"))
     else:
         said = [Text("These models are too small to gain from drafts on this processor.", "bold")]
         said.append(Text(f"{rounds}, {same}. specdec compare measures larger ones."))
     speeds = Table.grid(padding=(0, 2))
-    medians = {"with drafts": median(found.drafted), "alone": median(found.alone)}
-    for name, speed in medians.items():
-        speeds.add_row(f"  {name}", f"{speed:,.0f} tokens/s", bar(speed / max(medians.values()), _BAR))
+    means = {"with drafts": geometric_mean(found.drafted), "alone": geometric_mean(found.alone)}
+    for name, speed in means.items():
+        speeds.add_row(f"  {name}", f"{speed:,.0f} tokens/s", bar(speed / max(means.values()), _BAR))
     return Group(*said, speeds)
 
 
@@ -118,9 +120,9 @@ def next_steps() -> RenderableType:
     """What to try after a race."""
     steps = (
         ("specdec pull qwen2.5-coder-1.5b", "a real pair, 1.5 GB (specdec ls lists others)"),
-        ('specdec run -p qwen2.5-coder-1.5b "..."', "an answer, every token in its colour"),
-        ("specdec compare -p qwen2.5-coder-1.5b", "what drafts bring on this machine"),
-        ("specdec tune --what-if rtx-4090", "what they would bring on another one"),
+        ('specdec run -p qwen2.5-coder-1.5b "..."', "an answer, with a colour for each kind of token"),
+        ("specdec compare -p qwen2.5-coder-1.5b", "does drafting pay on this machine?"),
+        ("specdec tune --what-if rtx-4090", "would it pay on another one?"),
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

@@ -11,7 +11,7 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
+from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength, WholeDraftLength
 
 __all__ = ["LONGEST", "DraftForm", "SharedLoad", "adaptive_length", "chain_length", "fixed_length"]
 
@@ -26,6 +26,11 @@ class DraftForm(Enum):
     GROWN = "grown"
     KNOWN = "known"
     WHOLE = "whole"
+
+    @property
+    def longest(self) -> int:
+        """The longest draft that adapts; of WHOLE ones their size decides."""
+        return LONGEST_KNOWN if self is DraftForm.KNOWN else LONGEST
 
 
 def fixed_length(tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> LengthPolicy:

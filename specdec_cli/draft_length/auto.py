@@ -51,7 +51,6 @@ class AutoLength(LengthPolicy):
         self._costs.skip()
         self._unread = prompt_tokens + 1
         self._apart = max(prompt_tokens - 1, 0) if read_apart else 0
-        self._wait, self._pause = 0, _FIRST_PAUSE
 
     def expected_gain(self, room: int) -> float:
         return max(self._plan.gain - self._reading, 0.0) if self._plan.drafts and self._budget.left > 0 else 0.0
@@ -65,7 +64,7 @@ class AutoLength(LengthPolicy):
             return 0
         if self._costs.load.answers != self._answers:
             self._wait = min(self._wait, _FIRST_PAUSE)
-        if self._wait <= 0 or self._budget.left < self._left_at_plan - 1:
+        if self._wait <= 0 or self._budget.left < self._left_at_plan - 2:  # drafts have lost two steps since
             self._replan()
         drafts = self._may_read_on(room) if self._unread > 2 + self._forced else self._plan.drafts
         longest = min(self._longest(), room) if drafts else 0
@@ -183,7 +182,7 @@ class AutoLength(LengthPolicy):
     def _replan(self) -> None:
         drafted = self._plan.drafts
         self._plan = self._planned(self._plan.throughput, rounds=1)
-        changed = self._reads_on or self._plan.drafts != drafted
+        changed = self._taught or self._plan.drafts != drafted
         self._pause = _FIRST_PAUSE if changed else min(2 * self._pause, _HORIZON)
         self._wait = self._pause
 

@@ -7,12 +7,20 @@ from itertools import accumulate, takewhile
 from operator import mul
 
 from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
+from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import NOISE, CostModel
 from specdec_cli.draft_length.loss_budget import START, LossBudget
 
 _KNOWN_START = 1.25
 """Steps that may be lost at first, fewer than where a draft model must be tried out: with 4, the worst text for `ngram`
 is at 0.960 of the target alone, with 2 at 0.977, with 1.5 at 0.981; with 1, the mean is at 0.998."""
+
+
+LONGEST_KNOWN = 63
+"""The longest draft that `auto` considers where drafts cost nothing: kernels work in tiles of up to 64 rows."""
+_WIDE = (23, 31, 47, LONGEST_KNOWN)
+"""Its lengths beyond LONGEST: with the pending token they fill tiles. On AMX a pass over 33 tokens costs 1.8 times one
+over 32."""
 
 
 class KnownLength(LengthPolicy):
@@ -64,6 +72,8 @@ class KnownLength(LengthPolicy):
         best, most, tokens = 0, 0.0, 0.0
         for count, chance in enumerate(chances[: costs.longest], 1):
             tokens += chance
+            if count > LONGEST and count not in _WIDE:
+                continue
             more = (costs.verify(count + 1) - one) / alone
             if more <= risk and tokens - more > most:  # a wider pass may be no dearer
                 best, most = count, tokens - more

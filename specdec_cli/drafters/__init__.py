@@ -1,4 +1,4 @@
-"""Drafters by name. One of ours is one file here and one line below; others come from installed packages."""
+"""Drafters by name. A built-in one is one file here and one line below; others come from installed packages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from specdec_cli.drafters.self import SelfDrafter
 from specdec_cli.drafters.small import SmallDrafter
 
 GROUP = "specdec.drafters"
-"""The entry-point group in which a package names its drafters: name = "module:Class"."""
+"""The entry-point group where packages list their drafters: name = "module:Class"."""
 
 
 class DrafterSpec(Protocol):
-    """What a drafter's class tells about itself. `context.model` is there if, and only if, `needs_model`.
+    """What a drafter's class declares. `context.model` is set if and only if `needs_model`.
 
-    needs, helps: for people: what it takes, and when it is of use. token_s: without a model, about how many seconds a
-    drafted token takes; costs are corrected as a run goes on. One with `guess` and `forget` (see `nested.Guesser`) can
-    draft for a draft model; with `nested_only`, it does nothing else. `form`, if there is one, is a DraftForm.
+    needs, helps: for people: what it requires, and when it is useful. token_s: roughly how many seconds a drafted token
+    takes, if there is no model; it's corrected during a run. A drafter with `guess` and `forget` (`nested.Guesser`) can
+    draft for a draft model; with `nested_only`, it does nothing else. `form`, if given, is a DraftForm.
     """
 
     name: str
@@ -64,18 +64,18 @@ _OURS: dict[str, type[DrafterSpec]] = {
 
 
 HEADS = ("mtp", "eagle3", "medusa")
-"""Drafters that go by the target's hidden rows."""
+"""Drafters that read the target's hidden rows."""
 
 
 def names() -> list[str]:
-    """Every drafter that can be asked for; ours first."""
+    """Every available drafter, built-in ones first."""
     return [*_OURS, *sorted(set(_foreign()) - set(_OURS))]
 
 
 @cache
 def spec(name: str) -> type[DrafterSpec] | PluginSpec:
-    """A drafter's class, or what a package's says of itself; of `model<ngram` that of the first. Raises UsageError if
-    there is none of that name, or its package does not load.
+    """A drafter's class, or what a package's class declares; for `model<ngram`, that of the first. Raises UsageError if
+    there is none of that name, or its package doesn't load.
     """
     name = name.partition("<")[0]
     if name in _OURS:
@@ -87,57 +87,57 @@ def spec(name: str) -> type[DrafterSpec] | PluginSpec:
         return PluginSpec.load(entry)
     except RuntimeError as error:
         raise UsageError(
-            f"the drafter {name!r} of the package {origin(name)} does not load: {error}", "Fix or remove the package."
+            f"the drafter {name!r} from the package {origin(name)} does not load: {error}", "Fix or remove the package."
         ) from None
 
 
 def auto(has_model: bool, head: str = "") -> str:
-    """What `--drafter auto` stands for: n-grams, which cost nothing, and where they have none the draft model, or the
-    heads that there are.
+    """What `--drafter auto` means: n-grams, which cost nothing, and if there is no match, the draft model or the
+    heads.
     """
     return f"ngram+{head}" if head else "ngram+model" if has_model else "ngram"
 
 
 def auto_with_grammar(name: str) -> str:
-    """What it stands for where the answer is bound to a grammar. name: what it stands for else; others stay."""
+    """What `--drafter auto` means with a grammar. name: what it means without one; other names are returned as is."""
     autos = (auto(has_model=True), auto(has_model=False), *(auto(has_model=True, head=head) for head in HEADS))
     return f"grammar+{name}" if name in autos else name
 
 
 def split(name: str) -> list[str]:
-    """The drafters that a name asks for, in order: `ngram+model` tries the first, and falls to the next.
+    """The drafters in a name, in order: `ngram+model` tries the first, then the next.
 
-    Each may be sped up by another, `model<ngram`; `ngram>model` is the same. Raises UsageError if one of them does not
-    exist, or cannot be in such a place.
+    Another drafter may speed each up: `model<ngram`, or `ngram>model`, which means the same. Raises UsageError if one
+    doesn't exist, or can't be used in its place.
     """
     if not all(re.split("[+<>]", name)):
-        raise UsageError(f"{name!r} names no drafter in one place", f"Drafters: {', '.join(names())}.")
+        raise UsageError(f"a drafter is missing in {name!r}", f"Drafters: {', '.join(names())}.")
     parts = [_nested(part) for part in name.split("+")]
     if len(parts) > 1 and ("none" in parts or len(set(parts)) < len(parts)):
-        raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")
-    if sum(spec(part).needs_model for part in parts) > 1:  # each would keep the model's cache in its own state
-        raise UsageError(f"{name!r} would need two draft models", "Name one of them: ngram+model, ngram+self.")
+        raise UsageError(f"{name!r} cannot be a chain of drafters", "Name different drafters: ngram+model.")
+    if sum(spec(part).needs_model for part in parts) > 1:  # each would need the model's cache in its own state
+        raise UsageError(f"{name!r} would need two draft models", "Name only one: ngram+model, ngram+self.")
     return parts
 
 
 def _nested(name: str) -> str:
-    """`A<B`, however it was written, or a simple name."""
+    """`A<B` for `A<B` and `B>A`, or a simple name."""
     if ">" in name:
         name = "<".join(reversed(name.split(">")))
     outer, speeds_up, inner = name.partition("<")
     for part in (outer, inner) if speeds_up else (outer,):
         spec(part)
     if getattr(spec(outer), "nested_only", False):
-        raise UsageError(f"{outer} drafts for another draft model only", f"Write {outer}>model.")
+        raise UsageError(f"{outer} drafts only for another draft model", f"Use {outer}>model.")
     if speeds_up and (outer not in ("model", "self") or "<" in inner or getattr(spec(inner), "guess", None) is None):
         raise UsageError(
-            f"{inner!r} cannot speed up {outer!r}", "Write model<ngram or small>model; self may stand for model."
+            f"{inner!r} cannot speed up {outer!r}", "Use model<ngram or small>model; self can replace model."
         )
     return name
 
 
 def create(name: str, context: DrafterContext) -> Drafter:
-    """A drafter, by a name that `split` returned."""
+    """Create a drafter from a name that `split` returned."""
     outer, _, inner = name.partition("<")
     if not inner:
         return spec(outer).create(context)
@@ -145,8 +145,8 @@ def create(name: str, context: DrafterContext) -> Drafter:
 
 
 def create_all(names: Sequence[str], context: DrafterContext, seed: int) -> Drafter:
-    """One drafter out of those of some names: a chain of several, none out of none. Each draws by a generator of its
-    own, apart from the target's, which must not depend on the draft.
+    """One drafter for several names: a chain, or for no names `none`. Each draws with its own generator, not with the
+    target's, whose draws must not depend on the draft.
     """
     contexts = [replace(context, rng=np.random.default_rng((seed, number))) for number in range(1, len(names) + 1)]
     made = [create(name, own) for name, own in zip(names, contexts, strict=True)]
@@ -154,14 +154,14 @@ def create_all(names: Sequence[str], context: DrafterContext, seed: int) -> Draf
 
 
 def form(name: str) -> DraftForm:
-    """How the drafts of a drafter come about."""
+    """How a drafter makes its drafts."""
     usual = DraftForm.GROWN if spec(name).needs_model else DraftForm.KNOWN
     stated: DraftForm = getattr(spec(name), "form", usual)
     return stated
 
 
 def needs_model(name: str) -> bool:
-    """Whether a drafter, or any of a chain, needs a draft model."""
+    """Whether a drafter, or any in a chain, needs a draft model."""
     return any(spec(part).needs_model for part in split(name))
 
 
@@ -172,7 +172,7 @@ def needs_small(name: str) -> bool:
 
 
 def head(name: str) -> str:
-    """The kind of heads that draft, if any do."""
+    """The kind of heads that draft; empty if none do."""
     return next((part for part in split(name) if part in HEADS), "")
 
 

@@ -1,7 +1,7 @@
-"""`--ngram-corpus`: texts of the user's own for n-gram drafts, and their indexes in the cache folder.
+"""`--ngram-corpus`: the user's texts for n-gram drafts, and their indexes in the cache folder.
 
-An index is one file: a head, the tokens, their order (`drafters.corpus_index`). It is mapped into memory; all of it is
-passed over once, for its checksum.
+An index is one file: a header, the tokens, their order (`drafters.corpus_index`). It is mapped into memory, and read
+once for its checksum.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters
-_LOOKED_AT = 8 << 10  # bytes in which a binary file has a NUL
-_MOST_EACH = 4 << 20  # bytes of a file in a folder: what is larger was hardly written by hand
-_MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 times the tokens' number
+_LOOKED_AT = 8 << 10  # bytes: a binary file has a NUL among the first ones
+_MOST_EACH = 4 << 20  # bytes of a file in a folder: larger ones are rarely written by hand
+_MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 bytes for each token
 _HEAD = struct.Struct("=16sQQI28x")
 _MAGIC = b"specdec corpus" + struct.pack("=H", FORMAT)
 _MOST_KEPT = 2 << 30
@@ -44,7 +44,7 @@ Index = tuple[memoryview, memoryview]
 """Tokens and their order, both int32."""
 
 Progress = Callable[[str], None]
-"""Called with what is being done."""
+"""Called with a description of the current work."""
 
 
 def read(
@@ -56,9 +56,9 @@ def read(
     progress: Progress,
     note: Callable[[str], None],
 ) -> Corpus:
-    """The index of these texts: the one kept, or else made now and kept.
+    """The index of these texts: loaded from the cache, or made now and saved.
 
-    Raises UsageError if there is no text in them, Interrupted once `stopped` says so.
+    Raises UsageError if they contain no text, Interrupted once `stopped` returns True.
     """
     path = path_of(header, names, files)
     if (kept := load_index(path)) is not None:
@@ -67,7 +67,7 @@ def read(
     try:
         save_index(path, index)
     except SpecdecError as error:
-        note(f"the index of the corpus is not kept: {error}")
+        note(f"the index of the corpus is not saved: {error}")
     return Corpus(*index)
 
 
@@ -99,7 +99,7 @@ def _index(
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A text cut at ends of lines, where it is long: one call of llama.cpp cannot be interrupted."""
+    """A long text cut at ends of lines, because a call of llama.cpp can't be interrupted."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _PIECE) + 1
@@ -109,7 +109,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that may be text. named: the user asked for this very file, so it must be."""
+    """A file that may be text. named: the user named this file, so it must be text."""
 
     path: Path
     size: int
@@ -118,9 +118,9 @@ class Source:
 
 
 def find(names: Sequence[str]) -> list[Source]:
-    """The files that were named, and of folders all files that are not hidden and not too large, each once.
+    """The named files, and all files in named folders that aren't hidden or too large, each once.
 
-    Raises UsageError if a name is of neither, if a file that was named is not text, if there is nothing or too much.
+    Raises UsageError if a name is neither, if a named file isn't text, or if there is nothing or too much.
     """
     chosen: dict[Path, Source] = {}
     for name in names:
@@ -134,9 +134,9 @@ def find(names: Sequence[str]) -> list[Source]:
     size = sum(source.size for source in sources)
     if size > _MOST_IN_ALL:
         what = f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files"
-        raise UsageError(f"{what}, the most is {_MOST_IN_ALL / 1e6:,.0f} MB", "Name the folders that matter.")
+        raise UsageError(f"{what}; the limit is {_MOST_IN_ALL / 1e6:,.0f} MB", "Name only the folders that matter.")
     if not size:
-        raise UsageError(f"there is nothing in the corpus {', '.join(names)}", "Name files or folders of text.")
+        raise UsageError(f"the corpus {', '.join(names)} is empty", "Name files or folders of text.")
     return sources
 
 
@@ -158,7 +158,7 @@ def _in_folder(folder: Path) -> Iterator[Source]:
 def _named(path: Path) -> Source:
     about = path.stat()
     if not path.is_file():
-        raise UsageError(f"the corpus {path} is a device", "Name a file or a folder of text.")
+        raise UsageError(f"the corpus {path} is not a regular file", "Name a file or a folder of text.")
     with path.open("rb") as file:
         _require_text(file.read(_LOOKED_AT), path)
     return Source(path.resolve(), about.st_size, about.st_mtime_ns, named=True)
@@ -166,7 +166,7 @@ def _named(path: Path) -> Source:
 
 def _require_text(start: bytes, path: Path) -> None:
     if b"\0" in start:
-        raise UsageError(f"the corpus {path} is not text: it holds zero bytes", "Name a file or a folder of text.")
+        raise UsageError(f"the corpus {path} is not text: it contains NUL bytes", "Name a file or a folder of text.")
 
 
 def _unusable(path: Path, error: OSError) -> UsageError:
@@ -176,7 +176,7 @@ def _unusable(path: Path, error: OSError) -> UsageError:
 
 
 def text_of(source: Source) -> str | None:
-    """A file's text; None if it is none. Raises UsageError instead if the user named this very file."""
+    """A file's text; None if it isn't text. Raises UsageError instead if the user named this file."""
     try:
         data = source.path.read_bytes()
         _require_text(data[:_LOOKED_AT], source.path)
@@ -187,19 +187,19 @@ def text_of(source: Source) -> str | None:
         problem = error
     except UnicodeDecodeError as error:
         where = f"byte {data[error.start]:#04x} at {error.start:,}"
-        problem = UsageError(f"the corpus {source.path} is not UTF-8 text: {where}", "Convert it: iconv -t UTF-8")
+        problem = UsageError(f"the corpus {source.path} is not UTF-8 text: {where}", "Convert it with iconv -t UTF-8.")
     if source.named:
         raise problem
     return None
 
 
 def folder() -> Path:
-    """Where indexes are kept; all of it can be made again."""
+    """The folder of the indexes; all of them can be made again."""
     return platformdirs.user_cache_path("specdec") / "corpora"
 
 
 def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:
-    """The file for an index: half of its name says what was asked for, the other half how those files are now."""
+    """The file for an index: half of its name depends on the names given, the other half on the files' state."""
     tokenizer = tokenizer_digest(header)
     places = [str(expanded(name).resolve()) for name in names]
     files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
@@ -208,7 +208,7 @@ def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> 
 
 
 def load_index(path: Path) -> Index | None:
-    """An index from its file, mapped into memory; None if there is none, or it is damaged."""
+    """An index from its file, mapped into memory; None if there is none or it's damaged."""
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -216,21 +216,21 @@ def load_index(path: Path) -> Index | None:
         body = data[_HEAD.size :]
         if magic != _MAGIC or len(body) != 4 * (n_tokens + n_order) or zlib.crc32(body) != check:
             return None
-        os.utime(path)  # what was not used for the longest time goes first
+        os.utime(path)  # the least recently used index is removed first
     except (OSError, ValueError, struct.error):
         return None
     return body[: 4 * n_tokens].cast("i"), body[4 * n_tokens :].cast("i")
 
 
 def save_index(path: Path, index: Index) -> None:
-    """Keep an index, in place of older ones of the same names. Raises SpecdecError if it cannot be written."""
+    """Save an index, in place of older ones for the same names. Raises SpecdecError if it can't be written."""
     tokens, order = (part.cast("B") for part in index)
     check = zlib.crc32(order, zlib.crc32(tokens))
     write_whole(path, _HEAD.pack(_MAGIC, len(index[0]), len(index[1]), check), tokens, order)
     try:
         _prune(path)
     except OSError as error:
-        raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Fix the folder.") from None
+        raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Check its permissions.") from None
 
 
 def kept_bytes() -> int:
@@ -238,7 +238,7 @@ def kept_bytes() -> int:
 
 
 def _prune(newest: Path) -> None:
-    """Remove what this one replaces, what a killed run has left, and what was not used for long."""
+    """Remove indexes that this one replaces, files left by killed runs, and the least recently used indexes."""
     replaced = set(newest.parent.glob(f"{newest.name.partition('-')[0]}-*.index"))
     old = [path for path in newest.parent.glob("*.tmp") if time.time() - path.stat().st_mtime > _ABANDONED_S]
     room = _MOST_KEPT
@@ -248,5 +248,5 @@ def _prune(newest: Path) -> None:
         if room < 0:
             old.append(path)
     for path in {*replaced, *old} - {newest}:
-        with suppress(PermissionError):  # on Windows, what another process has mapped stays
+        with suppress(PermissionError):  # on Windows, a file that another process has mapped stays
             path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""An index of other texts, such as one's own code base: where have they gone on from here?
+"""An index of other texts, such as a code base: finds where they contain the context, and how they continue.
 
-The places of all texts, sorted by what comes before them, read backwards: a suffix array of the reversed texts
-(Manber and Myers 1993, https://doi.org/10.1137/0222058). Of all places, those with the longest common past are
-neighbours, so one binary search finds the longest match of any length, without a table for each length. It takes
-8 bytes a token, and nothing of it is read but what a search passes by.
+All positions of the texts are sorted by the tokens before them, read backwards: a suffix array of the reversed texts
+(Manber and Myers 1993, https://doi.org/10.1137/0222058). Positions with a long common past are neighbours, so one
+binary search finds the longest match, without a table for each length. It takes 8 bytes per token, and a search reads
+only the entries that it visits.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy.typing as npt
 Tokens = npt.NDArray[np.int32]
 
 END = -1
-"""Stands before, between and after the texts."""
+"""Separates the texts; also before the first and after the last."""
 DEPTH = 32
-"""Tokens of the past by which places are sorted; no match is longer. A power of two."""
+"""Positions are sorted by this many past tokens; no match is longer. A power of two."""
 _VOTERS = 8
-"""Of more places that go on from a match, so many are asked."""
+"""How many of the matching positions vote on the next token."""
 
 
 def join(texts: Iterable[Sequence[int]]) -> Tokens:
-    """Texts one after the other, as `Corpus` wants them."""
+    """Texts joined with END, as `Corpus` requires."""
     parts = [np.array([END], np.int32)]
     for text in texts:
         parts += [np.array(text, np.int32), parts[0]]
@@ -33,11 +33,10 @@ def join(texts: Iterable[Sequence[int]]) -> Tokens:
 
 
 def sort(tokens: Tokens, pause: Callable[[], None] = lambda: None) -> Tokens:
-    """The places that have something before them, by their last DEPTH tokens, the nearest first; among equals the
-    earlier first.
+    """The positions with a token before them, sorted by their last DEPTH tokens, nearest first; ties by position.
 
-    Prefix doubling: ranks by h tokens, of a place and of the place h before it, are the rank by 2 h tokens.
-    pause: called between the rounds, each of which takes seconds with many tokens; what it raises ends the work.
+    Prefix doubling: the ranks by h tokens of a position and of the one h before it give the rank by 2 h tokens.
+    pause: called between the rounds, which take seconds with many tokens; an exception from it ends the sort.
     """
     rank = tokens.astype(np.int64) + 1
     depth = 1
@@ -60,9 +59,9 @@ def sort(tokens: Tokens, pause: Callable[[], None] = lambda: None) -> Tokens:
 
 
 def _first_places(tokens: Tokens, order: Tokens) -> npt.NDArray[np.int64]:
-    """Where in the order the places after each token begin, from token 0 to the one after the highest.
+    """Where the positions after each token start in the order, from token 0 to the one after the highest.
 
-    All binary searches at once: they touch little of a large index, which may lie on disk.
+    Runs all binary searches at once: they read little of a large index, which may be on disk.
     """
     wanted = np.arange(tokens[order[-1] - 1] + 2 if len(order) else 1)
     low, high = np.zeros_like(wanted), np.full_like(wanted, len(order))
@@ -74,12 +73,12 @@ def _first_places(tokens: Tokens, order: Tokens) -> npt.NDArray[np.int64]:
 
 
 class Corpus:
-    """Texts and their places in order, as `join` and `sort` make them; both may lie in a mapped file."""
+    """Texts and their sorted positions, from `join` and `sort`; both may be in a mapped file."""
 
     def __init__(self, tokens: memoryview, order: memoryview) -> None:
         self._tokens, self._order = tokens, order
         self._bytes = tokens.cast("B")
-        # The places after token t are those from _starts[t] to _starts[t + 1]: half of a search is done.
+        # The positions after token t are those from _starts[t] to _starts[t + 1], which saves half of each search.
         self._starts = _first_places(np.frombuffer(tokens, np.int32), np.frombuffer(order, np.int32)).data
 
     @classmethod
@@ -92,14 +91,16 @@ class Corpus:
         return len(self._tokens)
 
     def longest(self, context: Sequence[int]) -> tuple[int, range]:
-        """Tokens in the longest end of a context that somewhere goes on, DEPTH at most, and those places in order."""
+        """The length of the longest suffix of a context that the texts contain, at most DEPTH, and its positions in the
+        order.
+        """
         tokens, order, starts = self._tokens, self._order, self._starts
         past = context[: -DEPTH - 1 : -1]
         most = len(past)
         if not most or past[0] + 1 >= len(starts) or starts[past[0]] == starts[past[0] + 1]:
             return 0, range(0)
         low, high = first, last = starts[past[0]], starts[past[0] + 1]
-        before = after = 1  # tokens that the neighbours of the place searched for have in common with it
+        before = after = 1  # tokens that the context shares with the neighbours of its place in the order
         while low < high:
             middle = (low + high) // 2
             same = before if before < after else after
@@ -119,7 +120,9 @@ class Corpus:
         return length, range(first, last)
 
     def _edge(self, place: int, way: int, past: bytes) -> int:
-        """The first place, going one way from one that has this past, that has another: in strides, then halves."""
+        """The first place with another past, going one way (1 or -1) from a place with this past: in growing strides,
+        then by bisection.
+        """
         size, data, order = len(past), self._bytes, self._order
         inside, stride, end = place, 1, len(order) if way > 0 else -1
         while True:
@@ -142,9 +145,10 @@ class Corpus:
         return outside
 
     def sequel(self, places: range) -> Iterator[tuple[int, int, int]]:
-        """How texts go on from places with the same past: each time as most do, among equals as the latest does.
+        """How the texts continue from positions with the same past: each token is the most common one, among ties that
+        of the latest position.
 
-        With each token, how many places go on with it, and of how many that have come so far.
+        Yields each token with the number of positions that continue with it, and of those that agreed so far.
         """
         if not places:
             return

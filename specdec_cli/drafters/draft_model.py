@@ -1,4 +1,4 @@
-"""A small model drafts for the large one, a chain or a tree of tokens. None is ever decoded twice."""
+"""A small model drafts for the large one, as a chain or a tree of tokens. No token is decoded twice."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ModelDrafter:
     """Drafts with a draft model.
 
     n_vocab: ids shared by both models; padding of the draft's vocabulary beyond it is never proposed.
-    draws:   True: draw from the draft's own distribution and report it as q, which `rejection` accepts most of;
-             False: propose the most likely token, which `match` accepts most of.
+    draws:   True: draw from the draft's distribution and report it as q, of which `rejection` accepts most;
+             False: propose the most likely token, of which `match` accepts most.
     width:   how many branches a draft may have; 1 is a chain.
     """
 
     name = "model"
     needs_model = True
     needs = "a small model with the target's tokenizer (-md)"
-    helps = "wherever the small model often agrees and checking several tokens costs little more than writing one"
+    helps = "texts where it often agrees, if verifying several tokens costs little more than generating one"
     token_s = 0.0  # measured
 
     @classmethod
@@ -55,10 +55,12 @@ class ModelDrafter:
         self._tree: Tree
         self._proposed_at, self._drafting = 0, False
         self._p: deque[float | None] = deque(maxlen=model.max_rows)
-        """The target's probabilities of the last tokens emitted, where they are known."""
+        """The target's probabilities of the last tokens emitted, if known."""
 
     def start(self, prompt: Sequence[int]) -> int:
-        """Read what is not held of the prompt, but for what `propose` will feed anyway; raises if it does not fit."""
+        """Read what the cache lacks of the prompt, except its last token, which `propose` reads. Raises if it doesn't
+        fit.
+        """
         kept, self._drafting = self._model.begin(prompt), False
         self._require_known(prompt)
         if news := self._model.make_room(prompt[kept:-1], 1):
@@ -72,7 +74,7 @@ class ModelDrafter:
         return tree.draft(self.name)
 
     def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:
-        """Feed what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row
+        """Read what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row
         after them.
         """
         model = self._model
@@ -106,12 +108,12 @@ class ModelDrafter:
         return model.grow(tokens, above)[:, : self._n_vocab]
 
     def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
-        """Read what was emitted while nothing was drafted, and tell the policy what a draft would have been worth.
+        """Read what was emitted while nothing was drafted, and report to the policy how drafts would have done.
 
         Returns the row after the last token.
         """
         model, n_vocab = self._model, self._n_vocab
-        if model.max_rows < 2 or self._sampler.needs_history:  # which is not kept for places gone by
+        if model.max_rows < 2 or self._sampler.needs_history:  # the history at earlier positions isn't kept
             return model.decode(news)[0, :n_vocab]
         if len(news) > model.max_rows:
             model.decode(news[: -model.max_rows])
@@ -126,9 +128,9 @@ class ModelDrafter:
         return last
 
     def _in_hindsight(self, row: Row, token: int, p: float | None, back: int) -> tuple[float, float]:
-        """How sure the draft would have been of the place that `token` took, and how likely to be accepted there.
+        """The draft's confidence at the position of `token`, and how likely its own token would have been accepted.
 
-        back: where that place is, counted from the end of the text: -1 is the last token.
+        back: the position, counted from the end of the text: -1 is the last token.
         """
         if not self._draws or p is None:
             return confidence(row), float(self._sampler.argmax(row) == token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ class DrafterContext:
 
     sampler makes the target's p, and so the draft's q. draws: draw from q, for `rejection`; else propose the most
     likely token, which `match` accepts most of. rng: for the draft's draws, apart from the target's. width: how many
-    branches a draft may have; 1 is a chain. small: a second, smaller draft model's context.
-    lookahead: its window, the size of its n-grams, and how many of them are verified at once. corpus: other texts to
-    look into, if there are any. translation: where the draft model has another tokenizer than the target.
+    branches a draft may have; 1 is a chain. small: a second, smaller draft model's context. lookahead: its window, the
+    size of its n-grams, and how many of them are verified at once. corpus: other texts to look into, if there are any.
+    prediction: tokens that the answer is expected to repeat, but for changes. translation: where the draft model has
+    another tokenizer than the target.
     """
 
     model: DraftModel | None
@@ -35,4 +37,5 @@ class DrafterContext:
     small: DraftModel | None = None
     lookahead: tuple[int, int, int] = (4, 3, 4)
     corpus: Corpus | None = None
+    prediction: Sequence[int] = ()
     translation: Translation | None = None

@@ -1,6 +1,6 @@
-"""What a grammar leaves no choice about: bytes that must come are proposed as the tokens that usually spell them.
+"""Drafts bytes that a grammar requires, as the tokens that usually spell them.
 
-Where a single token can come, nothing is drafted: the loop takes it without a pass.
+If only one token is allowed, nothing is drafted: the loop emits it without a pass.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.success_rates import SuccessRates
 
 _USUAL = 4
-"""Tokens that bytes which must come are spelt with, where there are some."""
+"""How many tokens required bytes usually take."""
 _PRIOR = (0.8, 0.9)
-"""How often the first token comes true, and a later one after it, before anything is known."""
+"""The assumed acceptance rates of the first token, and of a later one after it, before any are observed."""
 
 
 class GrammarDrafter:
@@ -23,8 +23,8 @@ class GrammarDrafter:
 
     name = "grammar"
     needs_model = False
-    needs = "a grammar or a JSON schema that the answer is bound to"
-    helps = "keys, brackets and other text that the grammar demands"
+    needs = "a grammar or a JSON schema for the answer"
+    helps = "keys, brackets and other text that the grammar requires"
     token_s = 5e-6
 
     @classmethod
@@ -39,14 +39,14 @@ class GrammarDrafter:
         return 0
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        if self._constraint is None or not policy.choose(self._sure(_USUAL)):  # to look takes time
+        if self._constraint is None or not policy.choose(self._sure(_USUAL)):  # `expected` takes time
             return NO_DRAFT
         tokens = self._constraint.expected(budget)
         count = policy.choose(self._sure(len(tokens)))
         return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
 
     def _sure(self, count: int) -> list[float]:
-        """How likely each of so many tokens is."""
+        """How likely each of the first `count` tokens is to be accepted, given that those before it are."""
         return [self._record.rate(min(place, 1)) for place in range(count)]
 
     def observe(self, step: Step) -> None:

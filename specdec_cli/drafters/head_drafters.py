@@ -1,4 +1,4 @@
-"""Heads on the target's hidden rows draft for it: next-token layers of its own file, EAGLE-3 and Medusa."""
+"""Drafts with heads that read the target's hidden rows: next-token layers, EAGLE-3 and Medusa."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specdec_cli.drafters.tree import Tree
 
 
 class MtpDrafter(ModelDrafter):
-    """Drafts as any draft model does; what is accepted is read again, with the target's rows instead of the head's."""
+    """Drafts like any draft model, but reads accepted tokens again, with the target's rows instead of its own."""
 
     name = "mtp"
     needs = "a target with next-token layers (Qwen3.5, GLM, DeepSeek), or a file of such layers for it (-md)"
-    helps = "nearly everywhere: the layers were trained with the target, and are a small part of it"
+    helps = "nearly all texts: the layers were trained with the target and are a small part of it"
 
     def observe(self, step: Step) -> None:
         if step.drafted:
-            self._p.clear()  # what was drafted need not be judged in hindsight, when it is read again
+            self._p.clear()  # drafted tokens are read again, but must not count as if nothing had been drafted
         else:
             self._p.extend([token.p for token in step.tokens])
         if self._drafting:
@@ -42,38 +42,38 @@ class Eagle3Drafter(MtpDrafter):
 
     name = "eagle3"
     needs = "an EAGLE-3 head that was trained for the target (-md)"
-    helps = "nearly everywhere: a head reads what the target itself was about to say"
+    helps = "nearly all texts: the head reads the target's own hidden states"
 
 
 class MedusaHeads(DraftModel, Protocol):
-    """What Medusa heads are beside a draft model."""
+    """What Medusa heads have besides a draft model's methods."""
 
     longest: int
-    """The most tokens of a draft after what was read last; 0: the heads had no row to go by."""
+    """The most tokens of a draft after the last token read; 0: the heads had no row to read."""
 
 
 class MedusaDrafter(MtpDrafter):
-    """Drafts with Medusa heads, each of which drafts one place, knowing nothing of the tokens in the others."""
+    """Drafts with Medusa heads, each of which drafts one position without knowing the tokens at the others."""
 
     name = "medusa"
     needs = "a file of Medusa heads that were trained for the target (-md)"
-    helps = "nearly everywhere; all heads together cost a small part of a pass"
+    helps = "nearly all texts; all heads together cost a small part of a pass"
     form = DraftForm.KNOWN
     _model: MedusaHeads
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._begin(context, budget, policy)
         deepest = self._model.longest
-        if not deepest:  # the prompt, or what was restored, was read without rows
+        if not deepest:  # the last token was read without rows, or restored
             return NO_DRAFT
-        if self._width == 1 and policy.uses_confidence and not self._sampler.needs_history:  # all is known at once
+        if self._width == 1 and policy.uses_confidence and not self._sampler.needs_history:  # all rows are known
             budget, policy = policy.choose(self._sure(row, min(deepest, budget))), LengthPolicy()
         self._tree = tree = Tree(self._sampler, self._rng, self._draws, self._width, policy, deepest=deepest)
         tree.grow(row, budget, self._read)
         return tree.draft(self.name)
 
     def _sure(self, row: Row, count: int) -> list[float]:
-        """How sure the first `count` heads are."""
+        """The confidences of the first `count` heads."""
         rows = [row, *(self._model.decode((0,))[0, : self._n_vocab] for _ in range(count - 1))]
         self._model.end_draft(self._proposed_at)
         self._model.begin_draft()

@@ -1,8 +1,8 @@
 """Lookahead decoding: the target drafts for itself, several positions at once, in the passes that it makes anyway.
 
-Fu et al., arXiv 2402.02057. A window of guesses runs ahead of the text and is improved by Jacobi iteration: each pass
-reads the guesses and yields the token that follows each of them. The n-grams that this leaves behind are kept, and
-those that begin with the pending token are verified, all in the same pass: everything is one token tree.
+Fu et al., arXiv 2402.02057. A window of guesses runs ahead of the text, and Jacobi iteration improves it: each pass
+reads the guesses and yields the token that follows each of them. The resulting n-grams are kept, and those that begin
+with the pending token are verified in the same pass: everything is one token tree.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from specdec_cli.drafters.drafter_context import DrafterContext
 
 
 class LookaheadDrafter:
-    """window: positions that are guessed at once (W). size: tokens of an n-gram (N), its first included. candidates:
-    n-grams that are verified at once, at most (G).
+    """window: positions guessed at once (W). size: tokens of an n-gram, including its first (N). candidates: the most
+    n-grams verified at once (G).
 
-    Guess j of column i stands `i + j` places after the pending token, and follows guess j - 1 of its column; the first
-    guesses of all columns follow one another. So a column is a piece of text that has been thought through j times.
+    Guess j of column i is `i + j` positions after the pending token and follows guess j - 1 of its column; the first
+    guesses of all columns follow one another. So each column is an n-gram.
     """
 
     name = "lookahead"
     needs_model = False
     needs = "spare computing power: each pass reads 16 tokens or more"
-    helps = "on a GPU, without a draft model, in text with many set phrases"
+    helps = "text with many set phrases, on a GPU without a draft model"
     token_s = 1e-6
     form = DraftForm.WHOLE
 
@@ -41,9 +41,9 @@ class LookaheadDrafter:
         self._guesses: list[list[int]] = []
         """[j][i], j < size - 1; [0][0] is the pending token itself."""
         self._last: list[int] = []
-        """The places of the last guesses in the draft at hand, by column; empty where they are not in it."""
+        """The indexes of the last guesses in the current draft, by column; empty if they aren't in it."""
         self._pool: dict[int, list[tuple[int, ...]]] = {}
-        """By first token, what may follow, the latest first."""
+        """N-grams by first token: the tokens after it, the latest first."""
         self._seen = 0
         self._fillers: Sequence[int] = ()
 
@@ -56,7 +56,7 @@ class LookaheadDrafter:
         return 0
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        """The window, and the n-grams that may follow, as far as they fit: the one is of no use without the other."""
+        """The window and the n-grams that begin with the pending token, as far as both fit the budget."""
         self._read(context)
         self._fillers = context
         self._guesses[0][0] = context[-1]
@@ -78,7 +78,7 @@ class LookaheadDrafter:
 
     def observe(self, step: Step) -> None:
         """Move the window to the new end of the text."""
-        ahead = len(step.tokens) - (1 if self._last else 0)  # improved guesses stand a place further already
+        ahead = len(step.tokens) - (1 if self._last else 0)  # improved guesses are already one position further
         self._last = []
         for level in self._guesses:
             del level[:ahead]
@@ -109,12 +109,12 @@ class LookaheadDrafter:
         del known[self._candidates :]
 
     def _any(self) -> int:
-        """Some token of the text: a first guess that costs nothing."""
+        """A random token of the text, as a first guess that costs nothing."""
         return int(self._fillers[int(self._rng.integers(len(self._fillers)))])
 
 
 class _Trie:
-    """A token tree in which the same beginnings are the same nodes."""
+    """A token tree in which common prefixes share nodes."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

@@ -1,7 +1,7 @@
 """A drafter that speeds up the drafter: `model<ngram`, `small>model`.
 
-What the draft model writes is itself guessed, and verified in one pass of that model (staged speculation: Spector and
-Ré, arXiv 2308.04623). Its tokens have its very distribution, so the q that is reported is the one they were drawn from.
+The draft model's own text is guessed, and verified in one pass of that model (staged speculation: Spector and Ré, arXiv
+2308.04623). Its tokens have exactly its distribution, so the reported q is the one that they were drawn from.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 
 _FIRST_PACE, _MOST = 4, 12
-"""Tokens to guess: at first, and at most. Doubled where all of them stand, less where most do not."""
+"""Tokens to guess: at first, and at most. Doubled if all are accepted, halved if most aren't."""
 
 
 class Guesser(Protocol):
-    """A drafter that can also draft for a draft model, whose text may be taken back."""
+    """A drafter that can also draft for a draft model, whose text may be rewound."""
 
     name: str
 
     def start(self, prompt: Sequence[int]) -> int: ...
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
-        """What may follow `context` and then `ahead`."""
+        """Tokens that may follow `context` and then `ahead`."""
         ...
 
     def forget(self, length: int) -> None:
-        """What was read from this place on is not true any more."""
+        """The text from position `length` on has been dropped."""
         ...
 
 
 class NestedDrafter(ModelDrafter):
-    """Drafts a chain with a draft model, and that model's text with another drafter."""
+    """Drafts a chain with a draft model, for which another drafter drafts."""
 
     def __init__(self, outer: str, guesser: Guesser, context: DrafterContext) -> None:
         if context.model is None:
@@ -57,16 +57,16 @@ class NestedDrafter(ModelDrafter):
         q: list[Categorical] = []
         guess = NO_DRAFT
         while True:
-            standing = self._take(rows, guess, tokens, q, budget, policy)
-            if standing is None:
+            accepted = self._take(rows, guess, tokens, q, budget, policy)
+            if accepted is None:
                 break
-            read = len(context) + len(tokens) - 1  # the last token is not in the cache, a wrong guess may be
+            read = len(context) + len(tokens) - 1  # the last token isn't in the cache; a wrong guess may be
             if model.length > read:
                 model.rewind(read)
             self._guesser.forget(read)
             if not policy.should_read(len(tokens)):
                 break
-            self._adapt(len(guess.tokens), standing)
+            self._adapt(len(guess.tokens), accepted)
             room = min(self._pace, budget - len(tokens) - 1, model.max_rows - 1)
             guess = self._guesser.guess(context, tokens, room) if room > 0 else NO_DRAFT
             rows = model.decode((tokens[-1], *guess.tokens), all_rows=True)[:, : self._n_vocab]
@@ -88,39 +88,40 @@ class NestedDrafter(ModelDrafter):
         budget: int,
         policy: LengthPolicy,
     ) -> int | None:
-        """Add what the draft model writes to `tokens`: the guesses that stand, and one more.
+        """Append the draft model's tokens to `tokens`: the accepted guesses, and one more.
 
-        rows: of the draft model, the first before any guess. Returns how many stand, or None if nothing more is wanted.
+        rows: the draft model's, the first before any guess. Returns how many guesses were accepted, or None if the
+        draft is complete.
         """
-        for standing, row in enumerate(rows):
+        for accepted, row in enumerate(rows):
             p = self._sampler.categorical(row, tokens) if self._draws else None
             sure = 1.0
             if policy.uses_confidence:
                 sure = confidence(row) if p is None else float(p.probs.max())
             if not policy.should_draft(len(tokens), sure):
                 return None
-            stands, token = self._decide(p, row, guess, standing, tokens)
+            matches, token = self._decide(p, row, guess, accepted, tokens)
             tokens.append(token)
             if p is not None:
                 q.append(p)
             if len(tokens) == budget:
                 return None
-            if not stands:
+            if not matches:
                 break
-        return standing
+        return accepted
 
     def _decide(
         self, p: Categorical | None, row: Row, guess: Draft, place: int, tokens: Sequence[int]
     ) -> tuple[bool, int]:
-        """The draft model's token, and whether it is the guess."""
+        """Whether the guess is accepted, and the draft model's token."""
         if p is not None and not self._sampler.coupled:
             child, token = judge(p, guess, guess.children(place - 1), self._rng)
             return child is not None, token
         token = self._sampler.draw(p, len(tokens), self._rng) if p is not None else self._sampler.argmax(row, tokens)
         return place < len(guess.tokens) and guess.tokens[place] == token, token
 
-    def _adapt(self, guessed: int, standing: int) -> None:
-        if guessed and standing == guessed:
+    def _adapt(self, guessed: int, accepted: int) -> None:
+        if guessed and accepted == guessed:
             self._pace = min(2 * self._pace, _MOST)
-        elif standing < guessed / 2:
+        elif accepted < guessed / 2:
             self._pace = max(self._pace // 2, 1)

@@ -9,12 +9,12 @@ from specdec_cli.drafters.drafter_context import DrafterContext
 
 
 class NoDrafter:
-    """Proposes nothing, so that every step verifies the pending token alone."""
+    """Proposes nothing, so every step verifies only the pending token."""
 
     name = "none"
     needs_model = False
     needs = "nothing"
-    helps = "as the baseline, and where drafting does not pay"
+    helps = "a baseline, and cases where drafting doesn't pay"
     token_s = 0.0
 
     @classmethod
@@ -28,4 +28,4 @@ class NoDrafter:
         return NO_DRAFT
 
     def observe(self, step: Step) -> None:
-        """There is nothing to learn."""
+        """Nothing to learn."""

@@ -1,7 +1,7 @@
-"""Drafters of other packages. Their code may do anything, so nothing of the answer is within its reach.
+"""Drafters from other packages. Their code may do anything, so it can't reach the state of the answer.
 
-What goes in is a copy, or cannot be written to. What comes out is checked and converted once. Whatever is raised, even
-SystemExit, becomes an ordinary exception, and the answer goes on without the drafter (`decoding.guard`).
+It gets copies, or objects that can't be written to. What it returns is checked and converted once. Whatever it raises,
+even SystemExit, becomes an ordinary exception, and the answer continues without the drafter (`decoding.guard`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.drafter_context import DrafterContext
 
 _ROUNDING = 1e-4
-"""By how much the probabilities of a distribution may miss 1."""
+"""How far the probabilities of a distribution may sum from 1."""
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSpec:
-    """What a package's class says of itself; see `DrafterSpec`. guess: None if it has no such method."""
+    """What a package's class declares; see `DrafterSpec`. guess: None if it has no such method."""
 
     name: str
     needs_model: bool
@@ -45,7 +45,7 @@ class PluginSpec:
 
     @classmethod
     def load(cls, entry: EntryPoint) -> PluginSpec:
-        """The class that an entry point names. Raises RuntimeError if it does not load, or is no drafter."""
+        """Load the class of an entry point. Raises RuntimeError if it doesn't load or isn't a drafter."""
         return _called(lambda: cls._of(entry.name, entry.load()))
 
     @classmethod
@@ -57,9 +57,9 @@ class PluginSpec:
         form = getattr(loaded, "form", usual)
         types = ((loaded.needs_model, bool), (needs, str), (helps, str), (form, DraftForm))
         if not (callable(create) and all(isinstance(value, kind) for value, kind in types)):
-            raise TypeError("it is no drafter")
+            raise TypeError("it is not a drafter")
         if not 0 <= token_s < np.inf:
-            raise ValueError(f"a token cannot take {token_s} s")
+            raise ValueError(f"token_s cannot be {token_s}")
         nested_only, guess = bool(getattr(loaded, "nested_only", False)), getattr(loaded, "guess", None)
         return cls(name, loaded.needs_model, needs, helps, token_s, form, nested_only, guess, create)
 
@@ -68,11 +68,11 @@ class PluginSpec:
 
 
 class PluginDrafter:
-    """A package's drafter, for one answer. It is made where it is first needed: it need not hear of steps before."""
+    """A package's drafter, for one answer. It is created when it's first needed, and sees no steps before that."""
 
     def __init__(self, spec: PluginSpec, context: DrafterContext) -> None:
         self.name = spec.name
-        self._sampler = copy(context.sampler)  # the target draws with the other
+        self._sampler = copy(context.sampler)  # the target uses the original
         models = {"model": context.model, "small": context.small}
         own: dict[str, Any] = {
             name: _Model(each) if each and spec.needs_model else None for name, each in models.items()
@@ -85,7 +85,7 @@ class PluginDrafter:
         self._drafter = _called(self._make)
         read = _called(lambda: operator.index(self._drafter.start(text) or 0))
         if not 0 <= read <= len(text):
-            raise ValueError(f"it says that it read {read} tokens of a prompt of {len(text)}")
+            raise ValueError(f"it reports {read} tokens read of a prompt of {len(text)}")
         return read
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
@@ -100,18 +100,18 @@ class PluginDrafter:
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
         draft = _called(lambda: self._checked(self._drafter.guess(tuple(context), tuple(ahead), budget), budget))
         if len(draft.tokens) > budget or draft.parents is not None:
-            raise ValueError(f"what it guessed is no chain of at most {budget} tokens")
+            raise ValueError(f"its guess is not a chain of at most {budget} tokens")
         return draft
 
     def forget(self, length: int) -> None:
         _called(lambda: self._drafter.forget(length))
 
     def _checked(self, draft: Any, budget: int) -> Draft:
-        """A draft made of nothing but plain numbers and arrays of our own; of one that is too long, one token more than
-        `budget`. Raises TypeError or ValueError on what is no draft.
+        """A copy of a draft with plain numbers and own arrays; if it is too long, its first budget + 1 tokens. Raises
+        TypeError or ValueError if it isn't a draft.
         """
         if not isinstance(draft, Draft):
-            raise TypeError(f"it proposed no Draft, but {type(draft).__name__}")
+            raise TypeError(f"it proposed {type(draft).__name__}, not Draft")
         if not (tokens := _whole(draft.tokens, budget)):
             return NO_DRAFT
         q = None
@@ -123,8 +123,8 @@ class PluginDrafter:
 
 
 class _Model:
-    """A draft model as `DraftModel` describes it. llama.cpp ends the process where it is asked for too many rows, and
-    its rows are gone when it is closed: here they are counted, and copied.
+    """A `DraftModel` for a package's drafter. llama.cpp ends the process if it is asked for too many rows, and its rows
+    are gone when it is closed, so they are counted and copied here.
     """
 
     def __init__(self, model: DraftModel) -> None:
@@ -151,7 +151,7 @@ class _Model:
         tokens = self._tokens(tokens, self.max_rows)
         above = _whole(parents, len(tokens))
         if len(above) != len(tokens) or min(above) < -1:
-            raise ValueError("a tree has one parent for each node, -1 or an earlier node")
+            raise ValueError("each node of a tree needs one parent: -1 or an earlier node")
         return np.array(self._model.grow(tokens, above))
 
     def keep(self, path: Sequence[int]) -> None:
@@ -166,19 +166,19 @@ class _Model:
     def _tokens(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
         read = _whole(tokens, most)
         if not (0 < len(read) <= most and 0 <= min(read) <= max(read) < self.n_vocab):
-            raise ValueError(f"a model reads 1 to {most} tokens at once, each from 0 to {self.n_vocab - 1}")
+            raise ValueError(f"a pass reads 1 to {most} tokens, each from 0 to {self.n_vocab - 1}")
         return read
 
 
 class _RowCopies:
-    """Copies of rows, for as long as `rows` is there."""
+    """Copies of rows, while `rows` is set."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows: Rows | None = rows
 
     def __getitem__(self, number: int) -> NDArray[np.float32]:
         if self.rows is None:
-            raise ValueError("rows are there while they are shown, and not after")
+            raise ValueError("rows can be read only while they are shown")
         return np.array(self.rows[number])
 
 
@@ -191,7 +191,7 @@ def _show(observer: Callable[[Rows], None], rows: Rows) -> None:
 
 
 def _called(action: Callable[[], _Result]) -> _Result:
-    """What an action of a package's code returns; raises RuntimeError whatever it raises, but for interrupts."""
+    """Run a package's code and return its result. Whatever it raises becomes RuntimeError, except interrupts."""
     try:
         return action()
     except (KeyboardInterrupt, Interrupted):
@@ -201,12 +201,12 @@ def _called(action: Callable[[], _Result]) -> _Result:
 
 
 def _whole(numbers: Iterable[Any], budget: int) -> tuple[int, ...]:
-    """Whole numbers as Python's own: at most one more than `budget`, for there may be no end of them."""
+    """Integers as Python ints: at most budget + 1 of them, because there may be infinitely many."""
     return tuple(operator.index(number) for number in islice(numbers, budget + 1))
 
 
 def _distribution(q: Any, token: int) -> Categorical:
-    """A distribution in arrays that its drafter does not have. Raises ValueError if `token` cannot be drawn from it."""
+    """A copy of a distribution in own arrays. Raises ValueError if `token` can't be drawn from it."""
     probs, ids = np.array(q.probs), None if q.ids is None else np.array(q.ids)
     valid = probs.dtype.kind == "f" and probs.ndim == 1 and probs.size > 0
     valid = valid and bool(((probs >= 0) & (probs <= 1 + _ROUNDING)).all())
@@ -216,5 +216,5 @@ def _distribution(q: Any, token: int) -> Categorical:
         ids = ids.astype(np.int64)
         valid = valid and ids[0] >= 0 and bool((ids[1:] > ids[:-1]).all())
     if not valid or (own := Categorical(ids, probs)).prob(token) <= 0:
-        raise ValueError("its q is no distribution, or not one that the token can be drawn from")
+        raise ValueError("its q is not a distribution, or gives the token no probability")
     return own

@@ -1,4 +1,4 @@
-"""A draft model that has a part of the target's tokens, as one that has them all."""
+"""Lets a draft model with only part of the target's vocabulary draft as if it had all of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.types import DraftModel, Logits
 
 _LACKING = np.float32(-1e20)
-"""The logit of tokens that it lacks: of probability 0. Finite, so that a row has a distribution even where a constraint
-allows no others."""
+"""The logit of tokens that it lacks, whose probability is 0. Finite, so that a row has a distribution even if a
+constraint allows only such tokens."""
 
 
 class ReducedDraft:
-    """A `DraftModel` in the target's tokens, over `model`, which lacks some.
+    """A `DraftModel` in the target's tokens, on top of `model`, which lacks some.
 
-    ids: of each of the model's tokens the target's. reads: of each of the target's tokens, as which the model reads it.
+    ids: for each of the model's tokens, the target's. reads: for each of the target's tokens, the model's token that it
+    is read as.
     """
 
     def __init__(self, model: DraftModel, ids: NDArray[np.intp], reads: NDArray[np.intp]) -> None:
@@ -39,10 +40,10 @@ class ReducedDraft:
         return news[len(news) - len(left) :]
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
-        return self._said(self._model.decode(self._read(tokens), all_rows))
+        return self._expanded(self._model.decode(self._read(tokens), all_rows))
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        return self._said(self._model.grow(self._read(tokens), parents))
+        return self._expanded(self._model.grow(self._read(tokens), parents))
 
     def keep(self, path: Sequence[int]) -> None:
         self._model.keep(path)
@@ -60,11 +61,11 @@ class ReducedDraft:
         reads = self._reads
         return [reads[token] for token in tokens]
 
-    def _said(self, rows: Logits) -> Logits:
-        """Rows over the target's tokens, valid until the next ones."""
+    def _expanded(self, rows: Logits) -> Logits:
+        """Rows over the target's tokens, valid until the next call."""
         if len(rows) > len(self._rows):
             self._rows = np.full((len(rows), self.n_vocab), _LACKING, rows.dtype)
-        said = self._rows[: len(rows)]
-        for full, row in zip(said, rows, strict=True):
+        expanded = self._rows[: len(rows)]
+        for full, row in zip(expanded, rows, strict=True):
             full[self._ids] = row
-        return said
+        return expanded

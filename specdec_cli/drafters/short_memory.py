@@ -1,7 +1,7 @@
-"""A draft model with a short memory: of a long text it holds the first tokens and the latest.
+"""A draft model with a short memory: of a long text, its cache keeps the first tokens and the latest.
 
-The first tokens hold much of the attention, so that it goes wrong without them (StreamingLLM: Xiao et al., arXiv
-2309.17453). What lies between is forgotten, and what follows moves up; drafts stay as exact as any.
+The first tokens get much of the attention, and without them the model fails (StreamingLLM: Xiao et al., arXiv
+2309.17453). The tokens between are dropped and later ones move up. The output stays exact.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Protocol
 from specdec_cli.decoding.types import DraftModel, Logits
 
 FIRST = 4
-"""Tokens of a text's beginning that are never forgotten."""
+"""Tokens at the start of a text that are never dropped."""
 _MOVED, _READ_AGAIN = 3 / 4, 1 / 2
-"""How full the cache is after something was forgotten: where the rest moves up, and where it is read again."""
+"""How full the cache is after tokens were dropped: if the rest can move up, and if it must be read again."""
 
 
 class MovableModel(DraftModel, Protocol):
-    """What forgetting needs of a draft model's cache."""
+    """What `ShortMemory` needs from a draft model's context."""
 
     tokens: list[int]
-    """What it holds."""
+    """The tokens in its cache."""
     shifts: bool
-    """Whether `forget` is possible; else what stays is read again."""
+    """Whether `forget` is possible; otherwise, the remaining tokens are read again."""
 
     def forget(self, first: int, count: int) -> None:
-        """Drop `count` tokens from position `first` on; what follows moves up."""
+        """Drop `count` tokens from position `first` on; later ones move up."""
         ...
 
 
 class ShortMemory:
-    """A `DraftModel` for texts that are longer than the cache of another, `model`. Lengths are those of the text."""
+    """A `DraftModel` for texts that are longer than the cache of `model`. Lengths are those of the text."""
 
     def __init__(self, model: MovableModel) -> None:
         self._model = model
         self._forgotten = 0
-        """How many tokens are missing after the first."""
+        """How many tokens after the first ones have been dropped."""
         self.n_ctx, self.n_vocab, self.max_rows, self.rewinds = (
             model.n_ctx,
             model.n_vocab,
@@ -59,7 +59,7 @@ class ShortMemory:
         return self._model.begin(text)
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
-        """As of any draft model, but what is oldest is forgotten for it, perhaps a part of the news, too."""
+        """As for any draft model, but it drops the oldest tokens, and part of the news if necessary."""
         model = self._model
         if model.length + len(news) + more <= model.n_ctx:
             return news
@@ -76,7 +76,7 @@ class ShortMemory:
         return news[skipped:]
 
     def _forget(self, count: int) -> None:
-        """Let go of `count` tokens after the first."""
+        """Drop `count` tokens after the first ones."""
         model = self._model
         if not count:
             return
@@ -101,11 +101,11 @@ class ShortMemory:
         self._model.begin_draft()
 
     def end_draft(self, length: int) -> None:
-        """As of any draft model: a draft is never longer than what is held."""
+        """As for any draft model: a draft is never longer than the cache."""
         self._model.end_draft(length - self._forgotten)
 
     def rewind(self, length: int) -> None:
-        """As of any draft model. What lies before the tokens that are held is read again when it is needed."""
+        """As for any draft model. If the dropped tokens are needed, the text is read again."""
         if length - self._forgotten < FIRST:
             length = self._forgotten = 0
         self._model.rewind(length - self._forgotten)

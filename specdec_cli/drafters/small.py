@@ -1,4 +1,4 @@
-"""A second draft model, smaller still, that drafts for the first: `small>model`."""
+"""A second, even smaller draft model that drafts for the first: `small>model`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from specdec_cli.drafters.tree import Tree
 
 
 class SmallDrafter(ModelDrafter):
-    """Drafts what another draft model writes."""
+    """Drafts for another draft model."""
 
     name = "small"
-    needs = "a still smaller model with the same tokenizer (-mds); it drafts for the draft model: small>model"
-    helps = "with a draft model that is itself slow, as a 7B for a 70B"
+    needs = "an even smaller model with the same tokenizer (-mds); it drafts for the draft model: small>model"
+    helps = "a draft model that is itself slow, such as a 7B for a 70B"
     nested_only = True
 
     @classmethod
@@ -26,15 +26,15 @@ class SmallDrafter(ModelDrafter):
         return cls(context.small, context.n_vocab, context.sampler, context.draws, context.rng)
 
     def start(self, prompt: Sequence[int]) -> int:
-        """Read the prompt. One that this model cannot read costs its help, not that of the model it drafts for."""
+        """Read the prompt. If this model can't, the model that it drafts for continues without it."""
         try:
             return super().start(prompt)
-        except ValueError:  # `guess` meets the same limit, and returns nothing
+        except ValueError:  # `guess` hits the same limit and returns nothing
             return 0
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
-        """What may follow `context` and then `ahead`, which may yet be taken back (`forget`). Nothing where this model
-        cannot follow.
+        """Tokens that may follow `context` and then `ahead`, which may still be dropped (`forget`). None if this model
+        can't read the text.
         """
         model = self._model
         settled = context[model.length :]
@@ -46,7 +46,7 @@ class SmallDrafter(ModelDrafter):
         except ValueError:
             return NO_DRAFT
         news = [*settled, *unread]
-        if settled and not model.rewinds:  # it can only come back to where a draft began
+        if settled and not model.rewinds:  # it can only rewind to where a draft began
             model.decode(settled)
             model.begin_draft()
             news = list(ahead)
@@ -56,6 +56,6 @@ class SmallDrafter(ModelDrafter):
         return self._tree.draft(self.name)
 
     def forget(self, length: int) -> None:
-        """What was read from this place on is not true any more."""
+        """The text from position `length` on has been dropped."""
         if self._model.length > length:
             self._model.rewind(length)

@@ -51,6 +51,10 @@ class SuffixAutomaton:
         """The state of the longest suffix that has occurred in other places too; the root's is itself."""
         return max(self._link[state], _ROOT)
 
+    def first_end(self, state: int) -> int:
+        """Where the last token of a state's substrings is in their first occurrence."""
+        return self._end[state]
+
     def follower(self, state: int) -> int:
         """The token to expect after a state; -1 if nothing has followed yet."""
         if self._next[state] != _NONE:

@@ -1,4 +1,4 @@
-"""Between two tokenizers: text of the target in the tokens of a draft model, and what that writes in the target's."""
+"""Translates between two tokenizers: the target's text into the draft model's tokens, and its drafts back."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.sampling import Row
 from specdec_cli.decoding.types import DraftModel
 
-_ESCAPED = re.compile("([\udc80-\udcff])")  # what `surrogateescape` makes of bytes that are no text
+_ESCAPED = re.compile("([\udc80-\udcff])")  # what `surrogateescape` makes of bytes that aren't UTF-8
 _UNSETTLED = 4
-"""Tokens at the end of a draft model's text that may become others when the text goes on."""
-
+"""Tokens at the end of a draft model's text that may change when the text continues."""
 
 _UNLIKELY = 7.0
-"""By how much the logit of a token that the target lacks may be below the best one: a thousandth as likely."""
+"""How far the logit of a token that the target lacks may be below the best one: a thousandth as likely."""
 
 
 class Tokenizer(Protocol):
-    """What makes tokens of text: `llama.model.Model` is one."""
+    """Turns text into tokens; `llama.model.Model` is one."""
 
     def tokenize(self, text: str, add_bos: bool = True) -> list[int]: ...
 
 
 class Writer:
-    """Bytes as tokens of one vocabulary. meanings: the bytes of each of its tokens."""
+    """Encodes bytes as tokens of one vocabulary. meanings: the bytes of each token."""
 
     def __init__(self, tokenizer: Tokenizer, meanings: Sequence[bytes]) -> None:
         self.meanings, self._tokenizer = meanings, tokenizer
@@ -40,16 +39,16 @@ class Writer:
 
     @cached_property
     def opening(self) -> list[int]:
-        """What texts begin with."""
+        """The tokens that every text begins with."""
         return self._tokenizer.tokenize("")
 
     def write(self, data: bytes) -> list[int]:
-        """Tokens that say `data`. Raises ValueError if there are none: some tokenizers change the text."""
+        """The tokens of `data`. Raises ValueError if there are none: some tokenizers change the text."""
         tokens: list[int] = []
         for part in _ESCAPED.split(data.decode("utf-8", "surrogateescape")):
             if _ESCAPED.fullmatch(part):
                 if (byte := self._bytes.get(ord(part) - 0xDC00)) is None:
-                    raise ValueError("its tokenizer cannot write all bytes")
+                    raise ValueError("its tokenizer cannot encode all bytes")
                 tokens.append(byte)
             elif part:
                 tokens += self._write_text(part)
@@ -60,19 +59,19 @@ class Writer:
         tokens = self._tokenizer.tokenize(text, add_bos=False)
         if self.read(tokens) == data:
             return tokens
-        after = self._tokenizer.tokenize("\n" + text, add_bos=False)  # some put a space before what begins a text
+        after = self._tokenizer.tokenize("\n" + text, add_bos=False)  # some add a space at the start of a text
         for count in range(1, 4):
             if self.read(after[:count]).lstrip(b" ") == b"\n" and self.read(after[count:]) == data:
                 return after[count:]
-        raise ValueError(f"its tokenizer cannot write {text[:20]!r}")
+        raise ValueError(f"its tokenizer cannot encode {text[:20]!r}")
 
     def read(self, tokens: Sequence[int]) -> bytes:
-        """What tokens say."""
+        """The bytes of tokens."""
         return b"".join(self.meanings[token] for token in tokens)
 
 
 class Translation:
-    """to_target: of each token of the draft model the target's with the same bytes, or -1."""
+    """to_target: for each token of the draft model, the target's token with the same bytes, or -1."""
 
     def __init__(self, target: Writer, draft: Writer, to_target: NDArray[np.int64]) -> None:
         self.target, self.draft = target, draft
@@ -84,11 +83,11 @@ class Translation:
             [to < 0 and bool(what) for to, what in zip(to_target, draft.meanings, strict=True)]
         )
         self._written: dict[int, tuple[int, ...]] = {}
-        """Tokens that the target lacks, in its tokens, as they came up; empty: it cannot say that."""
+        """Cached translations of tokens that the target lacks; empty: it has none."""
 
     def row(self, row: Row) -> Row:
-        """Logits of the target's next token, from those of the draft model's. A likely token that the target lacks
-        counts for the first of those that it writes that with; unlikely ones are left out.
+        """Logits of the target's next token, from the draft model's row. A likely token that the target lacks counts
+        for the first token of its translation; unlikely ones are left out.
         """
         out = np.full(self._sources.size, -np.inf, dtype=row.dtype)
         out[self._goals] = row[self._shared]
@@ -97,8 +96,8 @@ class Translation:
         return out
 
     def token(self, row: Row, first: int) -> tuple[int, tuple[int, ...], float]:
-        """The draft model's likeliest token of those that the target writes with `first` at first; what it writes after
-        that; and how likely this one is among them.
+        """Of the draft model's tokens whose translation starts with `first`: the likeliest one, the rest of its
+        translation, and its probability among them.
         """
         alike = {token: written[1:] for token, written in self._near(row) if written[0] == first}
         if (same := int(self._sources[first])) >= 0:
@@ -107,7 +106,7 @@ class Translation:
         return best, alike[best], 1.0 / float(sum(np.exp(row[token] - row[best]) for token in alike))
 
     def _near(self, row: Row) -> list[tuple[int, tuple[int, ...]]]:
-        """Likely tokens that the target lacks, and how it writes them."""
+        """Likely tokens that the target lacks, with their translations."""
         near = self._lacking[row[self._lacking] > row.max() - _UNLIKELY].tolist()
         return [(token, written) for token in near if (written := self._write(token))]
 
@@ -120,22 +119,22 @@ class Translation:
         return self._written[token]
 
 
-class Mirror:
-    """The target's text as a draft model holds it: in tokens of its own, which say the same bytes."""
+class TranslatedContext:
+    """The target's text in a draft model's cache, in that model's tokens."""
 
     def __init__(self, model: DraftModel, translation: Translation) -> None:
         self._model, self._translation = model, translation
         self._text = bytearray()
         self._count = 0
-        """The bytes of the target's text, and of how many of its tokens they are."""
+        """The bytes of the target's text, and its number of tokens."""
         self._held: list[int] = []
         self._ends: list[int] = []
-        """The draft model's tokens, and where in the bytes each ends."""
+        """The draft model's tokens, and where each ends in the bytes."""
 
     def begin(self, text: Sequence[int]) -> int:
-        """Read a text but for its end. Returns how many tokens of the draft model that took."""
+        """Read a text except its last token. Returns how many tokens the draft model read."""
         self._text, self._count = bytearray(), 0
-        self._listen(text)
+        self._follow_target(text)
         tokens = [*self._translation.draft.opening, *self._translation.draft.write(bytes(self._text))]
         kept = self._model.begin(tokens)
         self._held, self._ends = [], []
@@ -146,10 +145,10 @@ class Mirror:
         return len(news)
 
     def follow(self, text: Sequence[int], more: int) -> Row | None:
-        """Read on to the end of `text`; returns the row after it, None where its end says nothing. more: tokens that
-        may be added.
+        """Read on to the end of `text`; returns the row after it, None if its end has no bytes. more: tokens that may
+        be added.
         """
-        self._listen(text)
+        self._follow_target(text)
         model, opening = self._model, len(self._translation.draft.opening)
         settled = max(len(self._held) - (_UNSETTLED if model.rewinds else 0), opening)
         tokens = self._translation.draft.write(bytes(self._text[self._ends[settled - 1] if settled else 0 :]))
@@ -163,17 +162,17 @@ class Mirror:
         return row
 
     def add(self, token: int) -> Row:
-        """A token that the draft model has written; returns the row after it."""
+        """Append a token that the draft model has generated; returns the row after it."""
         row: Row = self._model.decode((token,))[0]
         self._append((token,))
         return row
 
     def rewind(self, ahead: Sequence[int]) -> None:
-        """Drop what was added, but for what the target has said of it, too: `ahead`."""
+        """Drop the added tokens, except those that the target accepted: `ahead`."""
         self._cut(bisect_right(self._ends, len(self._text) + len(self._translation.target.read(ahead))))
 
-    def _listen(self, text: Sequence[int]) -> None:
-        """Take over what the target has said."""
+    def _follow_target(self, text: Sequence[int]) -> None:
+        """Append the bytes of the target's new tokens."""
         target = self._translation.target
         first = self._count or len(
             [*takewhile(lambda pair: pair[0] == pair[1], zip(text, target.opening, strict=False))]
@@ -184,7 +183,7 @@ class Mirror:
     def _append(self, tokens: Sequence[int]) -> None:
         end = self._ends[-1] if self._ends else 0
         for token in tokens:
-            if len(self._held) >= len(self._translation.draft.opening):  # which says nothing
+            if len(self._held) >= len(self._translation.draft.opening):  # the opening has no bytes
                 end += len(self._translation.draft.meanings[token])
             self._held.append(token)
             self._ends.append(end)

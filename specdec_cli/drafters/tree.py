@@ -1,8 +1,8 @@
-"""A draft that grows token by token, the most probable first; where it may have one branch only, that is a chain.
+"""A draft that grows token by token, the most probable first; with one branch, it is a chain.
 
-Where two tokens are about as likely, the second is worth more than another token after the first (SpecInfer, arXiv
-2305.09781; EAGLE-2, arXiv 2406.16858). Drawn drafts stay exact because it is decided where the next token goes before
-it is drawn, siblings are drawn without replacement, and none is ever dropped for what it turned out to be.
+If two tokens are about as likely, the second is worth more than another token after the first (SpecInfer, arXiv
+2305.09781; EAGLE-2, arXiv 2406.16858). Sampled drafts stay exact because the position of a token is chosen before it is
+drawn, siblings are drawn without replacement, and no token is dropped because of its value.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from specdec_cli.decoding.types import NO_DRAFT, Candidate, Draft, LengthPolicy,
 
 @dataclass(slots=True)
 class _Place:
-    """Where a token can be added: after `node`, as the child number `sibling_index`.
+    """Where a token can be added: after `node`, as its child number `sibling_index`.
 
-    before: the probability that it comes to that: the node stands, earlier siblings do not. sure: the draft's
-    confidence there. value: the probability that the token stands. q: what it is to be drawn from, or else ranked:
-    the most likely tokens and their probabilities.
+    before: the probability that the target tests it: the node is accepted and earlier siblings aren't. sure: the
+    draft's confidence there. value: the probability that the token is accepted. q: what it is drawn from; or else
+    ranked: the most likely tokens and their probabilities.
     """
 
     node: int
@@ -38,10 +38,10 @@ class _Place:
 
 
 class Tree:
-    """draws: draw tokens from the draft's distribution; else take the most likely. width: the most branches.
+    """draws: draw tokens from the draft's distribution; otherwise, take the most likely. width: the most branches.
 
-    start: how many tokens stand between the end of the sampler's history and the tree. deepest: the most tokens that
-    may follow each other.
+    start: how many tokens are between the end of the sampler's history and the tree. deepest: the most tokens on one
+    path.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Tree:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.numbers: list[int] = []
-        """Of each token, as what it was read by the draft model; -1: not at all."""
+        """For each token, its node number in the draft model's cache; -1 if that hasn't read it."""
         self._sampler, self._rng, self._draws, self._width, self._policy = sampler, rng, draws, width, policy
         self._start, self._deepest = start, deepest
         self._uses_confidence = width > 1 or policy.uses_confidence
@@ -69,10 +69,10 @@ class Tree:
         self._branches = 1
 
     def grow(self, row: Row, budget: int, read: Callable[[Sequence[int]], Logits]) -> None:
-        """Up to `budget` tokens, as long as the policy wants more.
+        """Add up to `budget` tokens, while the policy wants more.
 
-        row: of the draft model after the pending token. read: reads tokens of the tree, given by their places in it,
-        and returns their rows.
+        row: the draft model's after the pending token. read: reads tokens of the tree, given by their indexes, and
+        returns their rows.
         """
         self._open(-1, 1.0, row)
         while len(self.tokens) < budget:
@@ -88,19 +88,19 @@ class Tree:
                 break
 
     def draft(self, source: str) -> Draft:
-        """What has grown."""
+        """The tree as a draft."""
         if not self.tokens:
             return NO_DRAFT
         parents = tuple(self.parents) if self._width > 1 else None
         return Draft(tuple(self.tokens), tuple(self._q) if self._draws else None, source, parents)
 
     def kept(self, step: Step) -> list[int]:
-        """Which of the tokens that the draft model has read were accepted, by the numbers under which it did."""
+        """The accepted tokens that the draft model has read, by node number in its cache."""
         path = range(step.accepted) if step.path is None else step.path
         return [self.numbers[node] for node in path if self.numbers[node] >= 0]
 
     def _worth_reading(self, best: _Place | None) -> list[int]:
-        """Tokens after which the next one may be more probable than any that can be added now."""
+        """Tokens whose children may be more probable than any token that can be added now."""
         if not self._unread:
             return []
         reach, width, drafted = self._reach, self._width, len(self.tokens)
@@ -110,17 +110,17 @@ class Tree:
             if best is not None and reach[node] <= best.value:
                 break
             if not self._policy.should_read(drafted, reach[node] if width > 1 else None):
-                self._unread = nodes[:]  # the others are no better
+                self._unread = nodes[:]  # the others are less probable
                 break
             nodes.append(node)
         del self._unread[: len(nodes)]
         return nodes
 
     def _open(self, node: int, reach: float, row: Row) -> None:
-        """A first child may follow `node`."""
+        """Offer a place for the first child of `node`."""
         ahead = self.tokens if self._width == 1 else self._path(node)
         if self._sampler.constraint is not None and self._sampler.prepared(row, ahead).max() == -inf:
-            return  # of the tokens that the draft model has, the constraint allows none
+            return  # the constraint allows none of the draft model's tokens
         if self._draws:
             q = self._sampler.categorical(row, ahead)
             sure = float(q.probs.max()) if self._uses_confidence else 1.0
@@ -139,7 +139,7 @@ class Tree:
         self._places.append(place)
 
     def _add(self, place: _Place) -> bool:
-        """Put a token there, if the policy wants one."""
+        """Add a token at a place, if the policy wants one."""
         self._places.remove(place)
         candidate = Candidate(place.sibling_index, place.before) if self._width > 1 else None
         if not self._policy.should_draft(len(self.tokens), place.sure, candidate):
@@ -164,7 +164,7 @@ class Tree:
         return True
 
     def _offer_sibling(self, place: _Place, token: int) -> None:
-        """What else may stand where `token` was put, if that does not."""
+        """Offer a place for the next sibling of `token`, in case it is rejected."""
         sibling_index, before = place.sibling_index + 1, place.before - place.value
         if place.q is not None:
             if np.count_nonzero(place.q.probs) > 1:

@@ -1,4 +1,4 @@
-"""The settings of an engine and of its answers: options with their defaults, and what follows from them."""
+"""The settings of an engine and its answers: options with their defaults, and values derived from them."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ class LookaheadShape:
 
     @classmethod
     def parse(cls, text: str) -> LookaheadShape:
-        """Raises UsageError on what is not of the form W:N:G."""
+        """Raises UsageError if the text isn't of the form W:N:G."""
         try:
             window, size, candidates = (int(part) for part in text.split(":"))
         except ValueError:
             window = size = candidates = 0
         if window < 1 or size < 2 or candidates < 1:
-            fix = "Give W:N:G as in 4:3:4, with W and G from 1 and N from 2."
+            fix = "Give W:N:G, such as 4:3:4, with W and G at least 1 and N at least 2."
             raise UsageError(f"lookahead cannot be {text!r}", fix)
         return cls(window, size, candidates)
 
     @property
     def window_tokens(self) -> int:
-        """Draft tokens that the window alone takes."""
+        """Draft tokens in the window alone."""
         return self.window * (self.size - 1) - 1
 
     @property
     def tokens(self) -> int:
-        """Draft tokens that a pass takes with all candidates."""
+        """Draft tokens in a pass with all candidates."""
         return (self.window + self.candidates) * (self.size - 1) - 1
 
     @property
     def branches(self) -> int:
-        """Branches of the tree that a pass verifies."""
+        """Branches of the tree in a pass."""
         return self.window + self.candidates
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterChain:
-    """What the name of a drafter asks for: the drafters in the order in which they are asked, and what they need."""
+    """A parsed drafter name: the drafters in the order in which they are asked, and what they need."""
 
     names: tuple[str, ...]
     needs_model: bool
@@ -81,18 +81,19 @@ class DrafterChain:
         return "lookahead" in self.names
 
     @property
-    def reads_corpus(self) -> bool:
+    def reads_texts(self) -> bool:
+        """Whether it drafts from other texts: a corpus, a prediction."""
         return "ngram" in self.names
 
 
 @dataclass(frozen=True)
 class Options(SamplingParams, SpeculativeConfig, ModelOptions):
-    """All that can be set; None where nothing was given."""
+    """All options; None if not set."""
 
 
 @dataclass(frozen=True)
 class Settings(Options):
-    """All that a run depends on, whatever layer it came from. What makes no sense is refused when this is made."""
+    """All settings of a run, from all layers. The constructor raises UsageError on invalid ones."""
 
     def __post_init__(self) -> None:
         fill(self)
@@ -110,7 +111,7 @@ class Settings(Options):
 
     @property
     def chain(self) -> DrafterChain:
-        """Raises UsageError on drafters that there are not."""
+        """Raises UsageError on unknown drafters."""
         return _chain(self.drafter)
 
     @property
@@ -119,7 +120,7 @@ class Settings(Options):
 
     @property
     def placements(self) -> tuple[Placement, Placement]:
-        """Where the target and the draft models are to lie."""
+        """The devices of the target and of the draft models."""
         target = Placement.parse(self.gpu_layers, self.device, self.tensor_split, self.rpc, self.rpc_insecure)
         return target, Placement.parse(self.gpu_layers_draft, self.device_draft)
 
@@ -129,25 +130,25 @@ class Settings(Options):
 
     @property
     def reproduces(self) -> bool:
-        """Whether an answer must have the very tokens of the target alone with the same seed."""
+        """Whether an answer has exactly the tokens of the target alone with the same seed."""
         return self.temperature == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
 
     @property
     def drafted_branches(self) -> int:
-        """How many branches the draft model may be asked for."""
+        """The most branches that the draft model drafts."""
         return self.tree if self.chain.needs_model else 1
 
     @property
     def branches(self) -> int:
-        """How many branches a draft may have."""
+        """The most branches of a draft."""
         return max(self.drafted_branches, self.lookahead_shape.branches if self.chain.looks_ahead else 1)
 
     def alone(self) -> Settings:
-        """The same, with the target alone: the baseline of these settings."""
+        """These settings with the target alone: their baseline."""
         return replace(self, drafter="none")
 
     def constraint(self, vocabulary: TokenVocabulary, written: int = 0) -> Constraint | None:
-        """What an answer must follow, from its beginning. written: so many of its tokens end the prompt."""
+        """The grammar's state at the start of an answer. written: how many of the prompt's last tokens belong to it."""
         if self.grammar is None:
             return None
         from specdec_cli.constraints.grammar_state import GrammarState
@@ -155,7 +156,7 @@ class Settings(Options):
         return GrammarState(vocabulary, self.grammar, written)
 
     def shaping(self) -> dict[str, Any]:
-        """What shapes an answer or how it comes about, beside its models: what a record of a run repeats."""
+        """The settings that a run's record repeats: all that affect an answer, except the models."""
         return {name: getattr(self, name) for name in _SHAPING}
 
 
@@ -181,7 +182,7 @@ def _check_lookahead(settings: Settings) -> None:
     shape = settings.lookahead_shape
     if shape.tokens + 1 > N_BATCH or shape.branches > MOST_SEQUENCES:
         raise UsageError(
-            f"lookahead {settings.lookahead} is too much for one pass of llama.cpp",
+            f"lookahead {settings.lookahead} does not fit into one pass of llama.cpp",
             f"Make (W + G) * (N - 1) at most {N_BATCH}, and W + G at most {MOST_SEQUENCES}.",
         )
     tokens = settings.draft_tokens
@@ -193,19 +194,19 @@ def _check_lookahead(settings: Settings) -> None:
 
 
 def _check_bitwise(settings: Settings) -> None:
-    """`--bitwise` promises the target's own text: refuse what it cannot promise that for."""
+    """Raise UsageError on settings for which --bitwise can't guarantee the target's own text."""
     if not settings.bitwise or settings.drafter == "none":
         return
     if not settings.reproduces:
         raise UsageError(
-            f"--bitwise promises the target's own text, and at a temperature --accept {settings.accept} gives another",
+            f"--bitwise promises the target's own text, but --accept {settings.accept} gives another when sampling",
             "Leave --accept out, or give --accept coupled or match.",
         )
     if settings.tree > 1 or settings.chain.looks_ahead:
         what = "lookahead" if settings.chain.looks_ahead else f"--tree {settings.tree}"
         raise UsageError(
-            f"--bitwise cannot be used with {what}: a tree is read in another order than text, and rounds differently",
-            "Chains work: the drafters model and ngram without --tree.",
+            f"--bitwise cannot be used with {what}: trees are read in another order than text and round differently",
+            "Draft chains: use the drafter model or ngram, without --tree.",
         )
 
 
@@ -214,17 +215,17 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
 
 
 def check_value(name: str, value: Any, text: bool = False) -> Any:
-    """An option's value, of the right type and in its bounds. text: it may be text, as on the command line.
+    """An option's value, converted to its type. text: whether text is converted, as on the command line.
 
-    Raises UsageError: a settings file may hold anything.
+    Raises UsageError if the value has the wrong type or is out of bounds.
     """
     if value is None:
         return None
     if name in _PATHS:
         return _paths(name, value)
     if isinstance(value, str) and "\0" in value:
-        raise UsageError(f"{name} holds a zero character", "Leave it out.")
-    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
+        raise UsageError(f"{name} contains a null character", "Remove it.")
+    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that aren't text
         value = msgspec.convert(value, types()[name], strict=not (text or name == "draft_tokens"))
         if name in OPTIONS:
             OPTIONS[name].check(name, value)
@@ -233,13 +234,13 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
         raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
     kind = KINDS[name]
     quoted = kind == "str" and isinstance(value, (int, float))
-    fix = "YAML reads a number there: put it in quotes." if quoted else f"Give {_KINDS[kind]}."
+    fix = "YAML reads this as a number: put it in quotes." if quoted else f"Give {_KINDS[kind]}."
     raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
 
 
 @cache
 def types() -> dict[str, Any]:
-    """The types of all that can be set."""
+    """The types of all options, by name."""
     return get_type_hints(Options, localns={"Grammar": Grammar})
 
 

@@ -1,4 +1,4 @@
-"""How long contexts must be, and how much one pass must hold, for the answers that are asked for."""
+"""How long contexts must be, and how much one pass must hold, for some settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
+from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.config import Settings
@@ -19,8 +20,8 @@ _UNIT = 256
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """n_ctx: tokens. rows: of logits in one pass of the target. branches, drafted_branches: of the trees that the
-    target and the draft model read. beyond_trained: the user wants more tokens than the target was trained on.
+    """n_ctx: tokens. rows: rows of logits in one pass of the target. branches, drafted_branches: branches of the trees
+    that the target and the draft model read. beyond_trained: whether n_ctx exceeds the target's training context.
     """
 
     n_ctx: int
@@ -33,23 +34,21 @@ class ContextPlan:
     def of(
         cls, settings: Settings, ways: Sequence[Settings], prompt_tokens: int, target: Model, before: ContextPlan | None
     ) -> ContextPlan:
-        """What a prompt of so many tokens needs, for any of `ways`, and what the contexts there were `before` could do.
-
-        Raises SpecdecError if the prompt is longer than the context may be.
+        """The plan for a prompt of `prompt_tokens` with any of the settings in `ways`. It keeps the rows and branches
+        of the plan `before`. Raises SpecdecError if the prompt doesn't fit into the context.
         """
-        longest = LONGEST if target.rewinds else MAX_SNAPSHOTS
-        rows = 1 + max(max(_draft_tokens(way, longest), LONGEST if way.bitwise else 0) for way in ways)
+        rows = 1 + max(max(_draft_tokens(way, target.rewinds), LONGEST if way.bitwise else 0) for way in ways)
         branches = max(way.branches for way in ways)
         answer = max(way.max_tokens for way in ways)
         needed = prompt_tokens + answer + (rows if branches > 1 else 0) + any(way.bitwise for way in ways)
-        trained = target.n_ctx_train or needed  # 0: the file does not say
+        trained = target.n_ctx_train or needed  # 0: the file doesn't say
         n_ctx = settings.ctx or min(-(-needed // _UNIT) * _UNIT, trained)
         if prompt_tokens > n_ctx - 1:
             longer = bool(settings.ctx) and n_ctx < trained
             raise SpecdecError(
-                f"the prompt has {prompt_tokens:,} tokens, the context holds {n_ctx:,}"
+                f"the prompt has {prompt_tokens:,} tokens and fills the context of {n_ctx:,}"
                 + (f"; the model was trained on {trained:,}" if longer else ""),
-                "Shorten the prompt or give a larger -c." if longer else "Shorten the prompt.",
+                "Shorten the prompt, or set a larger -c." if longer else "Shorten the prompt.",
             )
         drafted = max(way.drafted_branches for way in ways)
         if before is not None:
@@ -58,48 +57,49 @@ class ContextPlan:
         return cls(n_ctx, rows, branches, drafted, n_ctx > trained)
 
     def with_room(self, before: ContextPlan | None, trained: int) -> ContextPlan:
-        """With a context at least twice as long as before, if it has to grow, so that few have to be made."""
+        """The plan with a context at least twice as long as before, if it must grow, so that it seldom grows."""
         if before is None or self.n_ctx <= before.n_ctx:
             return self
         twice = 2 * before.n_ctx
         return replace(self, n_ctx=max(self.n_ctx, min(twice, trained or twice)))
 
     def covers(self, other: ContextPlan) -> bool:
-        """Whether contexts made for this plan have room for another."""
+        """Whether contexts made for this plan fit another plan, too."""
         return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
 
 
 def require_rewinding(way: Settings, path: Path, branches: int, bitwise: bool) -> None:
-    """Raise UsageError for a model with recurrent memory, one state that cannot be on several branches.
+    """Raise UsageError if the settings need what a recurrent model can't do.
 
-    way: the settings asked for. branches, bitwise: what they ask of this model.
+    way: the settings. branches, bitwise: what they need from this model.
     """
     if bitwise:
         raise UsageError(
-            f"--bitwise cannot be used with {path.name}: its memory is recurrent, and reads what was accepted again in "
+            f"--bitwise cannot be used with {path.name}: its memory is recurrent, so it reads accepted tokens again in "
             "other passes",
-            "Leave it out; --drafter none is the target alone.",
+            "Leave --bitwise out; --drafter none runs the target alone.",
         )
     if branches > 1:
         what = f"--tree {way.tree}" if branches == way.drafted_branches else "lookahead"
         raise UsageError(
-            f"{what} cannot be used with {path.name}: its memory is recurrent, and cannot branch",
-            "Chains work: the drafters model and ngram without --tree.",
+            f"{what} cannot be used with {path.name}: its memory is recurrent and cannot branch",
+            "Draft chains: use the drafter model or ngram, without --tree.",
         )
 
 
 def require_chains(settings: Settings) -> None:
-    """Raise UsageError on settings that slots cannot have."""
+    """Raise UsageError on settings that slots don't support."""
     if settings.branches > 1:
-        raise UsageError("slots draft chains only", "Leave out --tree and lookahead.")
+        raise UsageError("several answers at a time can only draft chains", "Leave out --tree and lookahead.")
     if settings.bitwise:
-        raise UsageError("slots share passes, so their rounding is not that of one text alone", "Leave out --bitwise.")
+        raise UsageError("answers that share passes round differently from a single one", "Leave out --bitwise.")
 
 
-def _draft_tokens(way: Settings, longest: int) -> int:
-    """How many tokens a draft may have; `longest` where that adapts."""
+def _draft_tokens(way: Settings, rewinds: bool) -> int:
+    """The longest draft. rewinds: whether the target does; else its snapshots are the limit."""
     if way.drafter == "none":
         return 0
     if way.draft_tokens != AUTO:
         return way.draft_tokens
+    longest = max(drafters.form(name).longest for name in way.chain.names) if rewinds else MAX_SNAPSHOTS
     return max(longest, way.lookahead_shape.tokens if way.chain.looks_ahead else 0)

@@ -1,4 +1,4 @@
-"""The KV caches of one session: a context for each model of the pair, their threads, and what their passes cost."""
+"""The contexts of a session: a KV cache for each model, its threads, and the costs of its passes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from specdec_cli.llama.threads import ThreadWatch
 
 
 class ModelContext:
-    """A model as one session has it. Its context and what its passes cost come with `use`."""
+    """A model in one session. `use` sets its context and the costs of its passes."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
         self.threads = loaded.threads
         self.context: Context | None = None
         self.text: LlamaContext | None = None
-        """What it has read, in a KV cache: of most models the context itself, of Medusa heads none."""
+        """The context with its KV cache: for most models `context` itself, for Medusa heads None."""
         self.costs: PassCosts | None = None
         self.drafting: DraftModel | None = None
-        """Of a draft model: the context as a drafter uses it."""
+        """For a draft model: the context as a drafter uses it."""
 
     @property
     def role(self) -> str:
@@ -68,20 +68,20 @@ class ModelContext:
 
     @property
     def passes(self) -> PassCosts:
-        """What they cost."""
+        """The costs of its passes."""
         if self.costs is None:
             raise RuntimeError("the contexts are opened first")
         return self.costs
 
     def use(self, context: Context, text: LlamaContext | None, costs: PassCosts, text_tokens: int) -> None:
-        """Take a context, for texts of up to so many tokens."""
+        """Set the context. text_tokens: the longest text; a shorter context keeps only a part of it."""
         self.context, self.text, self.costs = context, text, costs
         self.drafting = ShortMemory(text) if text and text.n_ctx < text_tokens else context
         if vocabulary := read_reduced(self.header):
             self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
 
     def close(self) -> None:
-        """Keep what was measured, and free the context."""
+        """Save the measured costs and free the context."""
         if self.costs is not None:
             self.costs.keep()
         if self.context is not None:
@@ -90,25 +90,25 @@ class ModelContext:
 
 
 class Contexts:
-    """What a session has of the models of a pair. Contexts are opened when a prompt says how long they must be, and
-    stay for the next; those that other sessions share come with `share`.
+    """The models of a session with their contexts. Contexts open once a prompt's length is known, and later prompts use
+    them again. `share` sets contexts that sessions share.
     """
 
     def __init__(self, weights: Weights, settings: Settings, interrupt: Interrupt) -> None:
         self.notes: list[str] = []
         self.on_threads_changed: Callable[[], None] = lambda: None
-        """Called when a model goes to other threads, and its passes cost something else."""
+        """Called when a model changes its threads, and so the costs of its passes."""
         self._weights, self._settings, self._interrupt = weights, settings, interrupt
         self.target = ModelContext(weights.target)
         self.draft = ModelContext(weights.draft) if weights.draft else None
         self.small = ModelContext(weights.small) if weights.small else None
         self.tuned_costs, self.tuning = weights.tuned_costs, weights.tuning
         self.plan: ContextPlan | None = None
-        """For what the contexts have room."""
+        """What the open contexts have room for."""
         self._shared = False
 
     def note(self, text: str) -> None:
-        """Let the user know, once."""
+        """Add a note for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -118,14 +118,14 @@ class Contexts:
 
     @property
     def contexts(self) -> tuple[LlamaContext, Context]:
-        """Of the target and of the draft model, which must be there."""
+        """Those of the target and the draft model. Both must be open."""
         if self.draft is None or self.draft.context is None:
             raise RuntimeError("there is no draft model")
         return self.target.opened, self.draft.context
 
     @property
     def threads(self) -> tuple[int, int]:
-        """CPU threads of the target and of the draft model, or of the target twice."""
+        """CPU threads of the target and the draft model; without one, the target's twice."""
         return self.target.threads, (self.draft or self.target).threads
 
     @property
@@ -134,7 +134,7 @@ class Contexts:
         return self.draft is not None and self.draft.context is not None
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings]) -> None:
-        """As `Session.open`. Contexts that have the room already stay as they are, with what they have read."""
+        """Like `Session.open`. Contexts that are large enough stay open and keep their KV caches."""
         target, draft = self.target, self.draft
         plan = ContextPlan.of(self._settings, ways, prompt_tokens, target.model, self.plan)
         if self._shared:
@@ -154,12 +154,10 @@ class Contexts:
         except SpecdecError:
             if roomy == plan:
                 raise
-            self._open_all(plan)  # what is needed may fit where more does not
+            self._open_all(plan)  # try without the extra room
 
     def share(self, parts: Iterable[tuple[str, LlamaContext, PassCosts]], plan: ContextPlan) -> None:
-        """Take contexts by role that other sessions share: these stay as they are. A model without one does not
-        draft.
-        """
+        """Set contexts that sessions share, by role. A draft model without one doesn't draft."""
         self._shared, self.plan = True, plan
         taken = {role: (context, costs) for role, context, costs in parts}
         for own in self.all:
@@ -173,7 +171,7 @@ class Contexts:
         self.small = self.small if self.small and self.small.context else None
 
     def _open_all(self, plan: ContextPlan, required: bool = False) -> None:
-        """Make the contexts anew. required: raise SpecdecError also if a draft model's cannot be had."""
+        """Open new contexts. required: also raise SpecdecError if a draft model's can't be opened."""
         self.close()
         shapes = {
             "target": (plan.rows, min(plan.branches, plan.rows)),
@@ -190,7 +188,7 @@ class Contexts:
                 if loaded.head:
                     self._open_head(own, rows, branches)
                     continue
-                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # its cache is there, too
+                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # so its cache is allocated
                 text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
                 own.use(text, text, self.timed(own, text), plan.n_ctx)
                 if free is not None and not loaded.offloaded:
@@ -198,9 +196,9 @@ class Contexts:
         self.plan = plan
 
     def _open_head(self, own: ModelContext, rows: int, branches: int) -> None:
-        """Make the context of heads, which draft from the hidden rows of the target's."""
+        """Open the context of heads, which draft from the target's hidden rows."""
         loaded, target = own.loaded, self.target.opened
-        if loaded.head == "medusa":  # with the target's model, and where that lies
+        if loaded.head == "medusa":  # uses the target's model and device
             file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
             device = placing.device_of(loaded.placement)
             medusa = MedusaContext(file.heads, file.words, device, target, own.threads, branches)
@@ -214,8 +212,8 @@ class Contexts:
         return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
 
     def timed(self, own: ModelContext, text: LlamaContext) -> PassCosts:
-        """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
-        the user chose their number, or the text depends on it.
+        """The costs of a model's passes in a context. If threads wait for each other, it uses fewer, unless the user
+        set their number or the text depends on it.
         """
         loaded, settings, costs = own.loaded, self._settings, self._costs(own, text)
         chosen = settings.threads or (own is self.draft and settings.threads_draft)
@@ -223,34 +221,31 @@ class Contexts:
         if fixed or not self._weights.tunes:
             return costs
 
-        def changed(threads: int, times: float) -> None:
+        def changed(threads: int, _times: float) -> None:
             own.threads = threads
             costs.follow_threads()
             self.tuned_costs = None
             self.on_threads_changed()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
-            self.note(
-                f"passes of {loaded.path.name} took {times:.0f} times as long as they can, for threads that wait for "
-                f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
-            )
+            self.note(f"CPU busy: {loaded.path.name} now uses {counted} (-t sets the number)")
 
         costs.watch = ThreadWatch(text, costs.expected, changed)
         return costs
 
     def reuse(self, allowed: bool) -> None:
-        """Whether the models may go by what their contexts hold of a prompt, instead of reading it again."""
+        """Set whether the models may continue from their KV caches instead of reading a prompt again."""
         for own in self.all:
             if own.text:
                 own.text.reuses = allowed
 
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
-        """Report how much of a prompt has been read: what reads it, tokens read, tokens in all. None: no more."""
+        """Set the callback for prefill progress: a label, tokens read, total tokens. None: no callback."""
         for own, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
             if own and own.text:
                 own.text.on_read = partial(show, what) if show else None
 
     def use_threads(self, target: int, draft: int) -> None:
-        """Compute with so many CPU threads from now on; costs are measured anew."""
+        """Set the CPU threads of the target and the draft model, and measure the costs again."""
         self.tuned_costs = self.tuning = None
         for own, threads in ((self.target, target), (self.draft, draft)):
             if own and own.context and own.costs:
@@ -259,20 +254,20 @@ class Contexts:
                 own.costs.follow_threads(anew=True)
 
     def close(self) -> None:
-        """Free the contexts; those that are shared are not this session's to free."""
+        """Free the contexts, except shared ones."""
         self.plan = None
         for own in reversed(self.all):
             own.close()
 
 
 class PairCosts:
-    """What the passes of a session's models cost. Measuring takes a fraction of a second, once."""
+    """The costs of passes of a session's models. Measuring takes a fraction of a second, once."""
 
     def __init__(self, models: Contexts) -> None:
         self._models = models
 
     def of_pair(self, text: Sequence[int], budget_s: float = VERIFY_S + DRAFT_S) -> Costs:
-        """What passes of both models cost: as tuned, or else as kept, or measured on some text."""
+        """The costs of both models' passes: tuned, saved, or measured on some text, in this order."""
         if self._models.tuned_costs is not None:
             return self._models.tuned_costs
         if self._models.draft is None:
@@ -281,17 +276,17 @@ class PairCosts:
         return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
 
     def verify(self, text: Sequence[int]) -> Curve:
-        """What passes of the target cost."""
+        """The costs of the target's passes."""
         tuned = self._models.tuned_costs
         return tuned.verify if tuned else self._models.target.passes.verify(text)
 
     def agree(self, text: Sequence[int]) -> Agreement:
-        """Which passes of the target agree bit for bit; measured once."""
+        """Which passes of the target agree bit for bit. Measured once."""
         return self._models.target.passes.agree(text)
 
     @property
     def agreement(self) -> Agreement | None:
-        """Which agree, as far as that is known."""
+        """Which passes agree; None if not measured."""
         return self._models.target.passes.agreement
 
     @property
@@ -300,7 +295,7 @@ class PairCosts:
 
     @property
     def two_over_one(self) -> float | None:
-        """What a pass of the target over two tokens costs, over that of one, as far as that is known."""
+        """The time of the target's pass over two tokens, relative to one; None if not measured."""
         models = self._models
         tuned, timed = models.tuned_costs, models.target.costs
         points = tuned.verify.points if tuned else timed.expected if timed else {}
@@ -311,9 +306,9 @@ class PairCosts:
         return [loaded.costs for loaded in self._models.all if loaded.costs]
 
     def keep(self, learned: Iterable[dict[int, float]]) -> None:
-        """Keep what is known for the next start; the notes say so if that fails.
+        """Save the costs for the next start. If that fails, a note says so.
 
-        learned: seconds of the target's passes over n tokens, as answers have shown them.
+        learned: seconds of the target's passes over n tokens, measured in answers.
         """
         if target := self._models.target.costs:
             for seconds in learned:
@@ -323,7 +318,7 @@ class PairCosts:
 
 
 def memory_of(models: Contexts) -> list[ModelMemory]:
-    """What the models take with the contexts that are open."""
+    """The memory of the models with their open contexts."""
     types, parts = library.repacked_types(), []
     for own in models.all:
         if own.loaded.head and own.path == models.target.path:

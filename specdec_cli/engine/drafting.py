@@ -24,6 +24,9 @@ from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.engine.weights import Weights
 
 _MOST_POLICIES = 64
+_SPARE = 1024
+"""Tokens of a prediction that may be left out by an answer."""
+_MOST_CHARACTERS = 16  # of a token: what comes behind so many need not be tokenized
 
 
 class Drafting:
@@ -59,9 +62,18 @@ class Drafting:
             small=models.small.drafting if models.small else None,
             lookahead=astuple(settings.lookahead_shape),
             corpus=self._weights.corpus,
+            prediction=self._predicted(settings),
             translation=self._weights.translation,
         )
         return drafters.create_all(self._usable(settings), context, seed)
+
+    def _predicted(self, settings: Settings) -> Sequence[int]:
+        """The tokens of a prediction, as far as an answer of this length can come."""
+        if not settings.prediction:
+            return ()
+        most = 2 * settings.max_tokens + _SPARE
+        text = settings.prediction[: most * _MOST_CHARACTERS]
+        return self._weights.target.model.tokenize(text, add_bos=False, special=False)[:most]
 
     def forget(self) -> None:
         """Passes cost something else from now on: nothing that was learned of them is true."""
@@ -113,7 +125,7 @@ class Drafting:
                 self._models.draft.close()
             return None
         form = drafters.form(name)
-        longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else LONGEST
+        longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else form.longest
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
         calibration = self._calibration(settings)

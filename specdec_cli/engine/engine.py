@@ -1,4 +1,4 @@
-"""A pair of models in memory that answers prompts: what every command, and a program, runs a pair with."""
+"""The engine: a pair of models in memory that answers prompts, for the commands and the library."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from specdec_cli.llama.interrupt import Interrupt
 
 
 class Engine(AbstractContextManager["Engine"]):
-    """What a process loads once: a pair's weights. Any thread may use it. Use it in a `with` block, or call `close`.
+    """A pair's weights, loaded once per process. Any thread may use it. Use it in a `with` block, or call `close`.
 
-    Each answer is written in a session: one of the engine's own, as many as there are answers at a time, or one that
-    `session` opens, for a text that is gone on with.
+    Each answer runs in a session. The engine opens as many of its own as answers run at a time; `session` opens one for
+    a text that several answers continue.
 
-    interrupt: what stops a pass in the middle, in sessions that have no other; without one, nothing does, and Ctrl-C is
-    Python's. tune: go by what `specdec tune` measured. accept: the acceptance rule that was asked for by name;
-    otherwise a fixed seed chooses `coupled`. ways: other settings that will be asked for. pair: what `check_pair`
-    returned for these settings.
+    interrupt: stops a forward pass in the middle, in sessions without their own; without one, a pass runs to its end.
+    tune: whether to use the results of `specdec tune`. accept: the acceptance rule that the user named; if None, a
+    fixed seed selects `coupled`. ways: other settings that answers will use. pair: the result of `check_pair` for these
+    settings.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Engine(AbstractContextManager["Engine"]):
         self.weights.load_s = perf_counter() - started
         self._sessions: list[Session] = []
         self._idle: list[Session] = []
-        """Of the engine's own sessions those that write nothing; the one used last is used next."""
+        """The engine's own sessions without an answer; the one used last is used next."""
         self._lock = Lock()
 
     def __exit__(self, *_: object) -> None:
@@ -58,11 +58,11 @@ class Engine(AbstractContextManager["Engine"]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the pair: a draft model that could not be loaded, for example."""
+        """What the user should know about the pair, such as a draft model that failed to load."""
         return (*self.pair.notes, *self.weights.notes)
 
     def session(self, interrupt: Interrupt | None = None) -> Session:
-        """A session for a text of its own, closed with the engine at the latest. interrupt: stops this one alone."""
+        """Open a session. The engine closes it if you don't. interrupt: stops only this session."""
         session = Session(self.weights, interrupt or self.interrupt, self._accept)
         with self._lock:
             self._sessions.append(session)
@@ -77,8 +77,8 @@ class Engine(AbstractContextManager["Engine"]):
         system: str | None = None,
         raw: bool = False,
     ) -> GenerationResult:
-        """The answer to a prompt. Arguments and errors are those of `stream`."""
-        session = self._taken()
+        """The answer to a prompt. Takes the arguments and raises the errors of `stream`."""
+        session = self._idle_session()
         try:
             return session.generate(prompt, sampling, speculative, system=system, raw=raw)
         finally:
@@ -93,14 +93,14 @@ class Engine(AbstractContextManager["Engine"]):
         system: str | None = None,
         raw: bool = False,
     ) -> Iterator[Event]:
-        """The answer to a prompt as it comes: a Prefill for each model, a Step for each pass of the target, one Done.
+        """The events of an answer: a Prefill for each model, a Step for each pass of the target, and one Done.
 
-        prompt: a text, a conversation of {"role", "content"}, or token ids. Text and conversations go through the
-        model's chat template, if it has one and not `raw`. What both models have read of the prompt in earlier answers
-        is not read again. The stream may be abandoned at any time.
-        Raises UsageError on senseless values, SpecdecError if the prompt is too long or llama.cpp fails.
+        prompt: a text, a conversation of {"role", "content"}, or token ids. Texts and conversations go through the
+        model's chat template, if it has one, unless `raw`. The part of the prompt that is in the KV caches isn't read
+        again. You may close the stream at any time.
+        Raises UsageError on invalid values, SpecdecError if the prompt is too long or llama.cpp fails.
         """
-        session = self._taken()
+        session = self._idle_session()
         try:
             answer = session.start(prompt, sampling, speculative, system=system, raw=raw)
         except BaseException:
@@ -115,11 +115,11 @@ class Engine(AbstractContextManager["Engine"]):
             self._idle.append(session)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """A prompt's tokens; arguments and errors are those of `stream`."""
+        """A prompt's tokens. Takes the arguments and raises the errors of `stream`."""
         return self.weights.tokenize(prompt, system, raw, self.interrupt.is_set).tokens
 
-    def _taken(self) -> Session:
-        """A session of the engine's own that writes nothing else; it goes back to `_idle` after the answer."""
+    def _idle_session(self) -> Session:
+        """One of the engine's own sessions without an answer. The caller puts it back into `_idle` after the answer."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -134,8 +134,6 @@ class Engine(AbstractContextManager["Engine"]):
 
 @contextmanager
 def one_session(settings: Settings, interrupt: Interrupt | None = None, **about: Any) -> Iterator[Session]:
-    """A session with an engine of its own, as a command needs it that writes one text at a time. about: as of
-    `Engine`.
-    """
+    """A session with its own engine. about: arguments of `Engine`."""
     with Engine(settings, interrupt, **about) as engine:
         yield engine.session()

@@ -1,4 +1,4 @@
-"""Model files are loaded here and nowhere else: on trial first, in a child, if a file is not known yet."""
+"""Loads model files. A new file is first loaded in a child process, because llama.cpp may crash on it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _lock = Lock()
 
 
 def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: Path | None = None) -> bool:
-    """Start the trial of a file, or of a known one with adapters or heads, so that it runs beside what comes before
-    loading. Returns whether that is new: what is known has no trial, and neither has a file that cannot be read, which
-    its reader will tell.
+    """Start the trial of a file, with any adapters or heads, in the background. Returns whether the file is new. Known
+    files need no trial; for files that can't be read, the reader raises the error.
     """
     try:
         name = _name(path, adapters, heads)
@@ -59,10 +58,10 @@ def load_model(
     heads: bool = False,
     header: Header | None = None,
 ) -> Model:
-    """Load a model that has come through its trial. path: a GGUF file whose header has been validated. adapters:
-    checked ones. heads: load its next-token layers, too. header: the file's, if it has been read.
+    """Load a model, after its trial. path: a GGUF file whose header has been validated. adapters: validated ones.
+    heads: also load its next-token layers. header: the file's, if it has been read.
 
-    Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
+    Raises SpecdecError if llama.cpp rejects the file or crashes on it, Interrupted on Ctrl-C.
     """
     from specdec_cli.llama.model import Model  # the import takes as long as half a trial
 
@@ -77,21 +76,21 @@ def load_model(
 
 
 def _repacks(header: Header) -> bool:
-    """Whether this build's kernels for repacked weights work with a file's types. Raises SpecdecError if none do."""
+    """Whether the kernels for repacked weights work with a file's types. Raises SpecdecError if no kernels do."""
     names = {tensor.type for tensor in header.tensors}
     return kernels.verdict([number for number, (name, *_) in TYPES.items() if name in names]).extra_buffers
 
 
 def _deadly(what: str, death: str) -> SpecdecError:
     return SpecdecError(
-        f"llama.cpp does not survive {what}: {death}",
-        "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
+        f"llama.cpp crashes on {what}: {death}",
+        "The file is damaged or for another version: download it again, or update llama-cpp-python.",
     )
 
 
 def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
-    """Raise SpecdecError if the heads in a file, perhaps in `path` itself, cannot draft for that model with this build
-    of llama.cpp.
+    """Raise SpecdecError if this build of llama.cpp can't draft for a model with the heads in a file, which may be
+    `path` itself.
     """
     from specdec_cli.llama import extensions
 
@@ -105,14 +104,14 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
 def load_head(
     path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter], header: Header
 ) -> Model:
-    """Load a file of heads, which have come through the trial of their target."""
+    """Load a file of heads, after the trial with their target."""
     from specdec_cli.llama.model import Model
 
     return Model(path, placement, interrupt, adapters, heads=True, repacks=_repacks(header))
 
 
 def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:
-    """How llama.cpp died of a model with these adapters, on trial; empty if it did not."""
+    """How llama.cpp crashed in the trial of a model with these adapters; empty if it didn't."""
     begin_trial(path, adapters, heads)
     name = _name(path, adapters, heads)
     if trial := _running.pop(name, None):
@@ -121,7 +120,7 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads:
         finally:
             trial.stop()
             atexit.unregister(trial.stop)
-        with suppress(SpecdecError):  # it cannot be kept: it is tried again next time
+        with suppress(SpecdecError):  # if the record can't be saved, the next start tries again
             TRIALS.save(name, _known[name])
     return _known[name].death
 
@@ -133,21 +132,21 @@ def _name(path: Path, adapters: Sequence[Adapter], heads: Path | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """death: how the process died of the file; empty if it did not."""
+    """death: how the file crashed the process; empty if it didn't."""
 
     death: str
     model: str = field(default="", compare=False)
 
 
 TRIALS = JsonStore(
-    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "trials", TrialRecord, "It is tried again."
+    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "trials",
+    TrialRecord,
+    "It will be tried again.",
 )
 
 
 def name_of(model: Path, build: str, adapters: str = "") -> str:
-    """The record's name: the file itself, all parts of it, the build of llama.cpp, and what tells the adapters that
-    act in it. Raises OSError.
-    """
+    """The name of a file's record: from all parts of it, the build of llama.cpp and the adapters. Raises OSError."""
     parts = [model.with_name(name).stat() for name in part_names(model.name)]
     identity = [(part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns) for part in parts]
     return record_name((model.stem,), f"{identity} {build}{adapters and f' {adapters}'}", digits=16)

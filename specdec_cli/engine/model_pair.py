@@ -1,4 +1,4 @@
-"""Which model files a command takes, by whatever names them, here or on the Hub: read by their headers."""
+"""Checks the model files of a command by their headers, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from specdec_cli.user_files import expanded
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """Two model files whose headers have been read and found to fit; `draft` is None without a draft model, `small`
-    without a second one. n_shared: ids that all of them share. adapters: those that act in the target.
+    """Model files that fit, by their headers. draft: None without a draft model. small: the second draft model, if any.
+    n_shared: number of token ids that they all share. adapters: those of the target.
     """
 
     target: Header
@@ -40,14 +40,14 @@ class ModelPair:
     adapters: tuple[Adapter, ...] = ()
     draft_adapters: tuple[Adapter, ...] = ()
     overlap: TokenOverlap | None = None
-    """Of a draft model with another tokenizer."""
+    """Set for a draft model with a different tokenizer."""
 
 
 def check_pair(settings: Settings) -> ModelPair:
-    """Read both headers and compare the tokenizers; loads nothing.
+    """Read the headers and compare the tokenizers, without loading the models.
 
-    Raises UsageError if a model is not there or none is named, SpecdecError on an unusable file, IncompatiblePair on
-    different tokenizers.
+    Raises UsageError if a model is missing, SpecdecError on an unusable file, IncompatiblePair if the tokenizers don't
+    fit.
     """
     target_path = Path(settings.target)
     target = _read_runnable(target_path)
@@ -61,12 +61,12 @@ def check_pair(settings: Settings) -> ModelPair:
     if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", "-m", str(target_path)])
         raise UsageError(
-            f"no draft has been made of {target_path.name}, or one of the two has changed since",
-            f"Make one: {prune} --search N -o OUT.gguf; or name one with -md.",
+            f"no draft has been made from {target_path.name}, or one of the two files has changed since",
+            f"Make one with {prune} --search N -o OUT.gguf, or name one with -md.",
         )
     if settings.draft is None:
         raise UsageError(
-            f"no draft model is given for {target_path.name}",
+            f"there is no draft model for {target_path.name}",
             "Name one with -md; --drafter ngram needs none, --drafter none runs the target alone.",
         )
     draft_path = Path(settings.draft)
@@ -80,7 +80,7 @@ def check_pair(settings: Settings) -> ModelPair:
     if not settings.chain.needs_small:
         return pair
     if settings.draft_small is None:
-        problem = f"no second draft model is given for {settings.drafter}"
+        problem = f"there is no second draft model for {settings.drafter}"
         raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
     small_path = Path(settings.draft_small)
     small, small_comparison, more = _fitting(target, small_path)
@@ -91,7 +91,7 @@ def check_pair(settings: Settings) -> ModelPair:
 
 
 _HEADS = {
-    "": "a model without them",
+    "": "a model without heads",
     "mtp": "next-token layers",
     "eagle3": "an EAGLE-3 head",
     "medusa": "a set of Medusa heads",
@@ -99,11 +99,11 @@ _HEADS = {
 
 
 def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPair:
-    """A target and what drafts by its hidden rows. Raises as `check_pair` does."""
+    """A target and the heads that draft from its hidden rows. Raises the errors of `check_pair`."""
     kind = settings.chain.head
     if settings.draft is None or settings.draft == settings.target:
         if head_of(target) != kind:
-            what = f"{_HEADS[kind]} is a file of its own" if kind != "mtp" else "it has no next-token layers"
+            what = f"{_HEADS[kind]} is a separate file" if kind != "mtp" else "it has no next-token layers"
             problem = f"{target_path.name} cannot draft for itself with {kind}: {what}"
             raise UsageError(problem, "Name a file with -md; --drafter ngram needs none.")
         return ModelPair(target, target_path, target, target_path, len(Vocabulary(target)), ())
@@ -118,16 +118,16 @@ def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPa
         raise _untranslated(comparison, f"the drafter {kind}")
     width = draft.setting("target_hidden_size") if kind == "eagle3" else draft.setting("embedding_length")
     if width != target.setting("embedding_length"):
-        problem = f"{path.name} was made for rows of {width} numbers, and {target_path.name} has"
-        raise IncompatiblePair(f"{problem} {target.setting('embedding_length')}", "Use the heads of this very target.")
+        problem = f"{path.name} fits a hidden size of {width}, but {target_path.name} has"
+        raise IncompatiblePair(f"{problem} {target.setting('embedding_length')}", "Use heads made for this target.")
     if kind == "medusa":
         read_medusa(draft, path, len(Vocabulary(target)))
     return ModelPair(target, target_path, draft, path, comparison.n_shared, notes)
 
 
 def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
-    """The adapters of a model, but for those of scale 0, which change nothing; their trial, if they are new to it,
-    runs on. Raises as `check_pair` does.
+    """The adapters of a model, without those of scale 0, which change nothing. Starts the trial of new ones. Raises the
+    errors of `check_pair`.
     """
     acting = []
     for adapter in map(Adapter.parse, texts):
@@ -141,7 +141,7 @@ def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapte
 
 
 def _read_runnable(path: Path, heads: bool = False) -> Header:
-    """A header that llama.cpp survives, as far as it tells; the trial of a new file runs on."""
+    """The header of a file that llama.cpp can run, as far as the header shows. Starts the trial of a new file."""
     new = False if heads else begin_trial(path)  # heads are tried with their target
     header = read_header(path)
     require_runnable(header)
@@ -151,7 +151,7 @@ def _read_runnable(path: Path, heads: bool = False) -> Header:
 
 
 def _require_translation(settings: Settings, comparison: Comparison) -> None:
-    """Raise IncompatiblePair if what is asked for needs a draft model with the target's tokenizer."""
+    """Raise IncompatiblePair if the settings need a draft model with the target's tokenizer."""
     for what in settings.chain.names:
         if drafters.spec(what).needs_model and what != "model":
             raise _untranslated(comparison, f"the drafter {what}")
@@ -162,30 +162,30 @@ def _require_translation(settings: Settings, comparison: Comparison) -> None:
 def _untranslated(comparison: Comparison, what: str) -> IncompatiblePair:
     problem = f"{what} needs a draft model with the target's tokenizer: {comparison.reason}"
     return IncompatiblePair(
-        problem, "Use a draft of the same model family; chains of the drafter model are translated."
+        problem, "Use a draft of the same model family, or the drafter model without --tree, which translates."
     )
 
 
 def _fitting(target: Header, path: Path, heads: bool = False) -> tuple[Header, Comparison, tuple[str, ...]]:
-    """A draft model's header, how its tokenizer compares, and notes. Raises as `check_pair` does."""
+    """A draft model's header, the comparison of its tokenizer, and notes. Raises the errors of `check_pair`."""
     draft = _read_runnable(path, heads)
     if (kind := head_of(draft)) and not heads and is_head_alone(draft):
-        raise UsageError(f"{path.name} holds heads, and no model", f"Draft with them: --drafter ngram+{kind}.")
+        raise UsageError(f"{path.name} holds only heads, not a model", f"Draft with them: --drafter ngram+{kind}.")
     comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []
     if comparison.overlap:
-        notes.append(f"the draft has another tokenizer: what it drafts is translated ({comparison.overlap})")
+        notes.append(f"the draft has another tokenizer, so its tokens are translated ({comparison.overlap})")
     if draft.n_params > target.n_params:
         notes.append(
             f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "
-            "million parameters): it will slow the target down"
+            "million parameters), so drafting is unlikely to pay"
         )
     return draft, comparison, tuple(notes)
 
 
 def setup_of(placements: Sequence[Placement], *acting: Sequence[Adapter]) -> str:
-    """What tells these devices and adapters from others; empty for the default devices without any adapters."""
+    """A key for these devices and adapters; empty for the default devices without adapters."""
     parts = [*(placement.key for placement in placements), *map(identity, acting)]
     return " | ".join(parts) if any(parts) else ""
 

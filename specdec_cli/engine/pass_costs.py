@@ -1,4 +1,4 @@
-"""What passes cost here, and which agree bit for bit: as tuned, as kept from an earlier start, or measured now."""
+"""What forward passes cost on this machine, and which agree bit for bit: saved by an earlier start, or measured."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ from specdec_cli.llama.threads import ThreadWatch
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
 _NEWS = 0.1
-"""By how much, in log seconds, a run must contradict what is kept."""
+"""The difference, in log seconds, from which a run's time replaces a saved one."""
 VERIFY_S, DRAFT_S = 0.25, 0.1
-"""About how long to measure each model; the most wanted sizes are timed whatever it takes."""
+"""Seconds to measure each model for, roughly. The most important sizes are timed even if they take longer."""
 
 
 def place_of(threads: int, gpu_layers: int = -1, setup: str = "") -> Place:
-    """Where passes are timed now: on this machine, with this build, so many CPU threads and layers on a GPU, and these
-    devices and adapters.
-    """
+    """The current machine and build with these threads, GPU layers, devices and adapters."""
     versions = library.versions()
     build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
     flags = library.build_flags().strip() + ("" if kernels.verdict().extra_buffers else "; nothing repacked")
@@ -41,13 +39,13 @@ def place_of(threads: int, gpu_layers: int = -1, setup: str = "") -> Place:
 
 
 def usual_threads() -> int:
-    """CPU threads of a run whose command line does not say."""
+    """The CPU threads of a run without -t."""
     given = os.environ.get("SPECDEC_THREADS", "")
     return int(given) if given.isdigit() and int(given) else host.physical_cores()
 
 
 def known_agreement(model: Path) -> Agreement | None:
-    """Which passes of a model file agree bit for bit with the usual threads, if that has been measured here."""
+    """Which passes of a model agree bit for bit with the usual threads; None if not measured."""
     with suppress(SpecdecError, OSError):
         kept = load_kept(model, place_of(usual_threads()))
         return kept.agreement if kept else None
@@ -55,7 +53,7 @@ def known_agreement(model: Path) -> Agreement | None:
 
 
 class PassCosts:
-    """One model's passes. note: called with what the user should know of them. setup: devices and adapters, if any."""
+    """The costs of one model's passes. note: called with notes for the user. setup: a key for devices and adapters."""
 
     def __init__(
         self, path: Path, context: Context, gpu_layers: int, note: Callable[[str], None], setup: str = ""
@@ -63,7 +61,7 @@ class PassCosts:
         self.measured_s = 0.0
         """Seconds that measuring took."""
         self.watch: ThreadWatch | None = None
-        """What may go to fewer threads, before anything is measured with too many."""
+        """Reduces the threads, if it must, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
         self._place = place_of(context.threads, gpu_layers, setup)
         self._kept = self._load()
@@ -71,7 +69,7 @@ class PassCosts:
 
     @property
     def agreement(self) -> Agreement | None:
-        """Which passes agree bit for bit, if that is known for this context and these threads."""
+        """Which passes agree bit for bit; None if not measured for this context and these threads."""
         kept, context = self._kept.agreement, self._context
         if kept is None or kept.threads != context.threads:
             return None
@@ -79,29 +77,29 @@ class PassCosts:
 
     @property
     def expected(self) -> dict[int, float]:
-        """Seconds of a pass over n tokens, as far as they are known."""
+        """Known times: tokens in a pass -> seconds."""
         return {**self._kept.draft, **self._kept.verify}
 
     def follow_threads(self, anew: bool = False) -> None:
-        """Other threads have other costs: go by what is kept of them. anew: by nothing but what is measured."""
+        """Switch to the saved costs for the context's threads. anew: start without any, to measure all again."""
         self.keep()
         self._place = replace(self._place, threads=self._context.threads)
         self._kept = KeptCosts() if anew else self._load()
 
     def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
-        """Seconds of the target's passes over n tokens, every row read."""
+        """Seconds of the target's passes over n tokens, with all rows of logits."""
         if not self._kept.verify:
             self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
         return Curve(self._kept.verify)
 
     def draft(self, text: Sequence[int], budget_s: float = DRAFT_S) -> Curve:
-        """Seconds of a draft model's passes over n tokens, one row read."""
+        """Seconds of a draft model's passes over n tokens, with one row of logits."""
         if not self._kept.draft:
             self._add(draft=self._timed(text, _DRAFT_SIZES, 2, budget_s, 3))
         return Curve(self._kept.draft)
 
     def agree(self, text: Sequence[int]) -> Agreement:
-        """Which passes agree bit for bit; measuring it takes some hundred passes, once."""
+        """Which passes agree bit for bit. Measures it the first time, with a few hundred passes."""
         agreed = self.agreement
         if agreed is None:
             started = perf_counter()
@@ -112,31 +110,31 @@ class PassCosts:
         return agreed
 
     def _note_limits(self, agreed: Agreement) -> None:
-        """Say what `--bitwise` costs here, where it costs anything."""
+        """Add a note if --bitwise makes answers slower here."""
         if agreed.widest == agreed.reference:
-            self._note(f"{agreed}; so with --bitwise drafts are read token by token, and gain nothing")
+            self._note(f"{agreed}, so with --bitwise drafts are verified token by token and save no time")
         elif agreed.reference > 1:
             verify = self._kept.verify
             times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
             self._note(
-                "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
-                f"{times}; with -t 1 that may not be needed"
+                "passes of one token round differently here, so with --bitwise a single token is read in a pass of two"
+                f"{times}; -t 1 may avoid that"
             )
 
     def learn(self, verify: dict[int, float]) -> None:
-        """Take over what a run has shown: sizes that were not timed, and those that were timed in a bad moment."""
+        """Add times from a run: of sizes that weren't timed, and of those that differ clearly from the saved time."""
         known = self._kept.verify
         new = {n: took for n, took in verify.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
         if known and new:
             self._add(verify={**known, **new})
 
     def keep(self) -> None:
-        """Keep it for the next start, if there is anything new; if that fails, say so."""
+        """Save the costs for the next start, if there are new ones. If that fails, a note says so."""
         if self._news:
             try:
                 save_kept(self._path, self._place, self._kept)
             except (SpecdecError, OSError) as error:
-                self._note(f"what passes cost is measured at every start: {error}")
+                self._note(f"pass times are measured at every start: {error}")
             self._news = False
 
     def _add(self, **news: Any) -> None:
@@ -146,16 +144,15 @@ class PassCosts:
         try:
             return load_kept(self._path, self._place) or KeptCosts()
         except (SpecdecError, OSError) as error:
-            self._note(f"measured again: {error}")
+            self._note(f"pass times are measured again: {error}")
             return KeptCosts()
 
     def _timed(
         self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
     ) -> dict[int, float]:
         started = perf_counter()
-        text = [
-            token % self._context.n_vocab for token in text
-        ]  # of a draft with another tokenizer, any tokens will do
+        # Any tokens will do; the ids of a draft with another tokenizer may be too large.
+        text = [token % self._context.n_vocab for token in text]
         if self.watch is not None:
             self._context.rewind(0)
             self.watch.try_fewer(text[0])
@@ -166,8 +163,8 @@ class PassCosts:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where passes were timed: the machine's devices, the build of llama.cpp, CPU threads and layers on a GPU. setup:
-    which devices and adapters, if any but the default ones.
+    """What pass times depend on: the machine's devices, the build of llama.cpp, CPU threads and GPU layers. setup: a
+    key for devices and adapters, empty for the default ones.
     """
 
     machine: str
@@ -179,24 +176,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class KeptCosts:
-    """Seconds of a pass over n tokens: verify, where every row of logits is read, draft, where one is."""
+    """Seconds of a pass over n tokens: verify, with all rows of logits; draft, with one row."""
 
     verify: Points = field(default_factory=dict)
     draft: Points = field(default_factory=dict)
     agreement: Agreement | None = None
-    # What they were measured of; `save` fills these in.
+    # What was measured; `save_kept` sets these.
     model: str = field(default="", compare=False)
     machine: str = field(default="", compare=False)
     build: str = field(default="", compare=False)
 
 
 _COSTS = JsonStore(
-    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "costs", KeptCosts, "They are measured again."
+    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "costs",
+    KeptCosts,
+    "They will be measured again.",
 )
 
 
 def path_of(model: Path, place: Place) -> Path:
-    """Where the costs of a model file are kept: named after the file, its size and age, and how it is run."""
+    """The record of a model file's costs. Its name depends on the file, its size and age, and how it runs."""
     about = model.stat()
     identity = f"{model.name}/{about.st_size}/{about.st_mtime_ns}/{place.threads}/{place.gpu_layers}"
     identity += place.setup and f"/{place.setup}"
@@ -204,12 +203,12 @@ def path_of(model: Path, place: Place) -> Path:
 
 
 def load_kept(model: Path, place: Place) -> KeptCosts | None:
-    """What is kept of a model file. Raises SpecdecError if it is damaged, or of another machine or build."""
+    """The saved costs of a model file. Raises SpecdecError if they are damaged, or from another machine or build."""
     path = path_of(model, place)
     if kept := _COSTS.load(path.stem):
         for what in ("machine", "build"):
             if getattr(kept, what) != getattr(place, what):
-                raise SpecdecError(f"{path.name} is of another {what}", f"Remove {path}.")
+                raise SpecdecError(f"{path.name} is from another {what}", f"Remove {path}.")
     return kept
 
 

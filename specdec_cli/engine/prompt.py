@@ -1,4 +1,4 @@
-"""From a prompt, as a user or a suite gives it, to the tokens that the target reads."""
+"""Turns a prompt into the tokens that the target reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Message: TypeAlias = Mapping[str, str]
-"""One message of a conversation: {"role": "system", "user" or "assistant", "content": text}."""
+"""A message of a conversation: {"role": "system", "user" or "assistant", "content": text}."""
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """A text, a conversation, or tokens."""
@@ -25,7 +25,7 @@ Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """tokens: at least one. notes: what of the request was not used."""
+    """tokens: at least one. notes: what wasn't used, for the user."""
 
     tokens: list[int]
     notes: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ def tokenize(
 ) -> TokenizedPrompt:
     """The prompt's tokens, through the model's chat template if it has one.
 
-    system: the system message of a text prompt. raw: leave the template out. Raises UsageError on messages that a
-    model without a template, or `raw`, cannot read, SpecdecError if the template fails or nothing is left to continue,
-    Interrupted when `stopped` says so in the middle of the template.
+    system: the system message of a text prompt. raw: skip the template. stopped: whether to stop rendering, with
+    Interrupted. Raises UsageError on a conversation without a template, SpecdecError if the template fails or there are
+    no tokens.
     """
     notes: tuple[str, ...] = ()
     template = not raw and chat_template.template_of(header) is not None
@@ -52,7 +52,7 @@ def tokenize(
             return _checked([int(entry) for entry in prompt if isinstance(entry, Integral)], model)
         messages = [_message(entry) for entry in prompt]
         if not template:
-            raise UsageError("this prompt is a conversation, which needs a chat template", "Give its text instead.")
+            raise UsageError("a conversation needs a chat template", "Pass the prompt as text instead.")
     else:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
@@ -66,7 +66,7 @@ def tokenize(
 
 
 def render(messages: Sequence[Message], header: Header, stopped: Callable[[], bool]) -> tuple[str, bool]:
-    """A conversation as its template writes it, and whether the BOS token is yet to be added."""
+    """A conversation as the template renders it, and whether the BOS token must be added."""
     text = chat_template.render(header, [dict(message) for message in messages], stopped)
     bos = chat_template.special_token(header, "bos")
     return text, not (bos and text.startswith(bos))
@@ -80,7 +80,7 @@ def _message(entry: object) -> dict[str, str]:
 
 def _checked(tokens: list[int], model: Model, notes: tuple[str, ...] = ()) -> TokenizedPrompt:
     if not tokens:
-        raise SpecdecError("the prompt has no tokens", "Give a longer one.")
+        raise SpecdecError("the prompt has no tokens", "Give a longer prompt.")
     if not 0 <= min(tokens) <= max(tokens) < model.n_vocab:
-        raise UsageError(f"the prompt holds a token outside the vocabulary of {model.n_vocab:,}", "Check its ids.")
+        raise UsageError(f"a token id of the prompt is outside the vocabulary of {model.n_vocab:,}", "Check the ids.")
     return TokenizedPrompt(tokens, notes)

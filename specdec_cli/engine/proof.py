@@ -1,4 +1,4 @@
-"""Where an answer leaves the target's own, and the proof that this is rounding."""
+"""Finds where an answer differs from the target's own, and proves whether that is rounding."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def divergence(
     settings: Settings,
     agreement: Agreement | None = None,
 ) -> Divergence | None:
-    """Where an answer leaves the target's own, and whether that is rounding or a bug; None if it does not.
+    """Where an answer first differs from the target's own, and whether that is rounding or a bug; None if they agree.
 
-    own, mine: the target's own answer and the one in question, with one seed. agreement: of a --bitwise answer. For
-    rules that reproduce the target's text, and greedily for all. It takes the passes of both answers up to that token.
+    own, mine: the target's own answer and the one to check, with the same seed. agreement: that of a --bitwise answer.
+    Use it for greedy answers and for rules that reproduce the target's text. It repeats the passes of both answers up
+    to the difference.
     """
     position = first_difference(mine.tokens, own.tokens)
     if position is None:
@@ -38,7 +39,7 @@ def divergence(
     threads, watch = context.threads, context.passes.on_pass
 
     def again(transcript: Transcript) -> LlamaTarget:
-        """A target that computes with the threads of an answer, and changes them where that did."""
+        """A target that uses the same number of threads as the answer did, at each position."""
 
         def change(_tokens: int, _seconds: float) -> None:
             for length, count in transcript.threads[1:]:
@@ -56,5 +57,5 @@ def divergence(
         context.passes.on_pass = watch
         context.set_threads(threads)
     if settings.bitwise and not difference.bug:
-        return replace(difference, bug=f"passes that agreed bit for bit when measured do not here: {difference}")
+        return replace(difference, bug=f"passes that agreed bit for bit when measured differ here: {difference}")
     return difference

@@ -1,4 +1,7 @@
-"""Answers of several slots in turn, in one thread: each runs until it needs a pass, which is then one for many."""
+"""Runs the answers of several slots in one thread, and batches their forward passes.
+
+Each answer runs until it needs a pass; then the scheduler runs one pass for many of them.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +30,20 @@ from specdec_cli.llama.shared_context import SharedContext
 _LOG = logging.getLogger(__name__)
 
 Work = Callable[[Session], None]
-"""What a job does in its slot. It reports what comes, and what goes wrong, itself."""
+"""What a job does in its slot. It reports its own events and errors."""
 
 
 class QueueFull(SpecdecError):
-    """As many jobs wait as may."""
+    """No more jobs may wait."""
 
 
 _COSTS = {"target": "verify", "draft": "draft", "small draft": "small"}
-"""What the costs of a model's passes are called."""
+"""Model role -> the name of its passes' cost."""
 
 
 @dataclass(eq=False)
 class Job:
-    """Some work that waits for a slot, or has one. prompt: the tokens by which a slot is chosen."""
+    """Work that waits for a slot, or has one. prompt: tokens, to choose the slot with the longest common prefix."""
 
     prompt: Sequence[int]
     work: Work
@@ -50,22 +53,21 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """Of the piece that it waits for."""
+        """Tokens in the piece that it waits for."""
         return len(self.waits_for[1].tokens) if self.waits_for else 0
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether it waits for a piece of its prompt."""
+        """Whether it waits for a piece of its prompt to be read."""
         return self.waits_for is not None and self.waits_for[0].is_long(self.waits_for[1])
 
 
 class Scheduler(AbstractContextManager["Scheduler"]):
-    """Gives jobs slots, in the order in which they come, and runs their passes together. most_waiting: jobs without a
-    slot.
+    """Gives jobs slots in order of arrival, and batches their passes. most_waiting: the most jobs without a slot.
 
-    A pass of a draft model runs as soon as nobody can go on without; one of the target when all jobs wait for it, so
-    that it holds the drafts of all. Prompts are read in pieces between those, of which a pass takes as many as it would
-    of one prompt.
+    A pass of a draft model runs once no job can continue without one. A pass of the target runs once all jobs wait for
+    it, so that it verifies all drafts together. Prompts are read in pieces in between; a pass takes as many prompt
+    tokens as it would of a single prompt.
     """
 
     def __init__(
@@ -78,14 +80,14 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         self._roles = {shared: _COSTS[role] for role, shared in self.slots.shared.items()}
         self.n_ctx = n_ctx
         self.jobs: list[Job] = []
-        """Those that have a slot."""
+        """The jobs with a slot."""
         self.waiting: deque[Job] = deque()
         self._most = count + most_waiting
         self._free = [*self.slots.sessions]
         self._changed = threading.Condition()
         self._closing = self._drafted_last = False
         self._passed_at: float | None = None
-        """When the last pass ended, if work has gone on since."""
+        """When the last pass ended; None if the scheduler has been idle since."""
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
 
@@ -95,11 +97,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     @property
     def most_jobs(self) -> int:
-        """How many there may be, those that wait counted."""
+        """The most jobs at a time, including waiting ones."""
         return self._most
 
     def submit(self, prompt: Sequence[int], work: Work) -> Job:
-        """Hand work in, from any thread. Raises QueueFull."""
+        """Add a job, from any thread. Raises QueueFull."""
         job = Job(prompt, work)
         with self._changed:
             if self._closing or len(self.waiting) + len(self.jobs) >= self._most:
@@ -109,7 +111,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         return job
 
     def cancel(self, job: Job) -> None:
-        """Let a job end, from any thread: after the pass that runs now, if it has a slot."""
+        """End a job, from any thread; a running one ends after the current pass."""
         with self._changed:
             if job in self.waiting:
                 self.waiting.remove(job)
@@ -117,7 +119,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 job.slot.interrupt.set()
 
     def close(self, grace_s: float = 0.0) -> None:
-        """Take nothing new, let what runs go on for so many seconds, then end it."""
+        """Take no new jobs, give running ones `grace_s` seconds, then end them."""
         with self._changed:
             self._closing = True
             self.waiting.clear()
@@ -137,7 +139,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             try:
                 rows = shared.read_together([job.waits_for[1] for job in jobs if job.waits_for])
                 self._observe(shared, jobs)
-            except Exception as error:  # whatever it is, it must not end the thread
+            except Exception as error:  # the thread must survive any error
                 for job in jobs:
                     self._go_on(job, error=error)
             else:
@@ -145,14 +147,14 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                     self._go_on(job, own)
 
     def _observe(self, shared: SharedContext, jobs: Sequence[Job]) -> None:
-        """Let draft lengths know what a pass cost, with all that led to it, if no prompt was read meanwhile."""
+        """Report the time since the last pass to the draft lengths, unless a prompt was read in it."""
         now = perf_counter()
         if self._passed_at is not None and not any(job.reads_prompt for job in jobs):
             self._load.observe(self._roles[shared], sum(job.tokens for job in jobs), now - self._passed_at)
         self._passed_at = now
 
     def _admit(self) -> bool:
-        """Give free slots to jobs that wait; wait for one if there is nothing else to do. False: it is over."""
+        """Give free slots to waiting jobs; wait for a job if there is none. Returns False once closed."""
         while True:
             with self._changed:
                 while not (self.jobs or self.waiting or self._closing):
@@ -167,8 +169,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 return True
 
     def _take(self, job: Job) -> Job:
-        """Give a job a free slot: the one whose text it goes on with, else the one unused for longest. What other texts
-        begin with is copied from them.
+        """Give a job a free slot: the one with the longest common prefix, if that is half of its text; otherwise the
+        one unused for longest. A prefix in another slot is copied from there.
         """
         common = {slot: _text(slot).common(job.prompt) for slot in self._free}
         own = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _text(slot).length]
@@ -181,7 +183,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         return job
 
     def _go_on(self, job: Job, rows: Any = None, error: BaseException | None = None) -> None:
-        """Let a job run until it needs a pass, or has ended."""
+        """Run a job until it needs a pass or has ended."""
         assert job.run is not None and job.slot is not None
         try:
             job.waits_for = job.run.throw(error) if error else job.run.switch(rows)
@@ -196,7 +198,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Let free slots together hold no more than one may: attention goes over all that is held."""
+        """Free slots together keep at most n_ctx tokens, because each pass attends over the whole shared KV cache."""
         held = sum(_text(slot).length for slot in self._free)
         for slot in self._free[:-1]:
             if held <= self.n_ctx:
@@ -206,20 +208,20 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 own.opened.rewind(0)
 
     def _next_pass(self) -> tuple[SharedContext, list[Job]]:
-        """Whose pieces come next: all for the same model."""
+        """The model of the next pass, and the jobs in it."""
         target = self.slots.shared["target"]
         waiting = {job: job.waits_for[0] for job in self.jobs if job.waits_for}
         drafting = [job for job, shared in waiting.items() if shared is not target]
         verifying = [job for job, shared in waiting.items() if shared is target]
         short = any(not job.reads_prompt for job in drafting)
-        # A draft model that reads a prompt takes turns with the target, so that nobody waits for all of it.
+        # While a draft model reads a prompt, it takes turns with the target, so that no job waits for the whole prompt.
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
         shared = waiting[(drafting if self._drafted_last else verifying)[0]]
         return shared, _fitting([job for job, own in waiting.items() if own is shared], shared.most_read)
 
 
 def _ask(shared: SharedContext, piece: Piece) -> Logits:
-    """Leave a job until its piece has been read."""
+    """Suspend a job until its piece has been read."""
     scheduler = getcurrent().parent
     assert scheduler is not None
     rows: Logits = scheduler.switch((shared, piece))
@@ -231,7 +233,7 @@ def _text(slot: Session) -> LlamaContext:
 
 
 def _fitting(jobs: list[Job], most_read: int) -> list[Job]:
-    """Those whose pieces one pass takes: the short ones, and of prompts what it may read; the first come first."""
+    """The jobs whose pieces fit into one pass: short pieces first, then prompts up to `most_read` tokens."""
     chosen, room, reading = [], N_BATCH, 0
     for job in sorted(jobs, key=lambda job: job.reads_prompt):
         if job.tokens > room or (job.reads_prompt and reading + job.tokens > most_read):

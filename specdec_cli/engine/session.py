@@ -1,4 +1,4 @@
-"""A session is one text: its KV caches, its drafter and length policy, and the answers that it is given."""
+"""A session: one text with its KV caches, drafter and length policy, and the answers to it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
 
 _UNEVEN = 4.0
-"""How uneven passes must be to be noted: a growing context makes them so, too, but less."""
+"""The unevenness of pass times above which a note is shown. A growing context alone stays below it."""
 
 
 class Session(AbstractContextManager["Session"]):
-    """One text after another over a pair's weights, one answer at a time. What the models have read of a text is kept
-    for the next. Several sessions, from several threads, may use the same weights.
+    """Generates answers with a pair's weights, one at a time. A prompt continues from the KV cache as far as it begins
+    like the last text. Several sessions, in several threads, may use the same weights.
 
-    interrupt: what stops a pass in the middle; without one, nothing does, and Ctrl-C is Python's. accept: the
-    acceptance rule that was asked for by name; otherwise a fixed seed chooses `coupled`. settings: those of the
-    weights, or with another context. load: of the models, where other sessions share their passes.
+    interrupt: stops a forward pass in the middle; without one, a pass runs to its end. accept: the acceptance rule that
+    the user named; if None, a fixed seed selects `coupled`. settings: the weights' own by default. load: how busy the
+    models are, if other sessions share their passes.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Session(AbstractContextManager["Session"]):
         self.drafting = Drafting(weights, self.models, self.costs, load)
         self.models.on_threads_changed = self.drafting.forget
         self.clock: Callable[[], float] = perf_counter
-        """What answers are timed by, in seconds."""
+        """The clock that times answers, in seconds."""
         self._accept = accept
         self.answers = 0
-        """How many have begun: an answer ends where the next begins."""
+        """How many answers have started. Starting one ends the one before it."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -77,12 +77,12 @@ class Session(AbstractContextManager["Session"]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the pair: a draft model that could not be loaded, costs that are not kept."""
+        """What the user should know about the pair, such as a draft model that failed to load."""
         return (*self.pair.notes, *self.weights.notes, *self.models.notes)
 
     @property
     def drafts(self) -> bool:
-        """Whether the draft model that the settings ask for, if any, is there."""
+        """Whether drafting is possible: any draft model in the settings is loaded."""
         return self.models.drafts or not self.settings.chain.needs_model
 
     def start(
@@ -94,23 +94,23 @@ class Session(AbstractContextManager["Session"]):
         system: str | None = None,
         raw: bool = False,
         reuse: bool = True,
-        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+        wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> Generation:
-        """An answer to iterate over, which then has a result. reuse: go by what was read of the prompt before. watch:
-        makes another acceptance rule of that of the answer, which may look at what that one sees.
+        """An answer to iterate over; its result is complete after that. reuse: continue from the KV cache. wrap_rule:
+        wraps the acceptance rule, to observe what the rule sees.
 
-        Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
-        the prompt anew would give. With --bitwise nothing is reused.
+        Passes of different widths round differently, so a reused KV cache may differ in the last bits from one that is
+        computed anew. With --bitwise nothing is reused.
         """
         settings = self.settings_of(sampling, speculative)
         if settings.grammar is not None:
-            settings.grammar.compiled()  # here, for what it may raise
+            settings.grammar.compiled()  # may raise, so compile it before the answer starts
             settings = replace(settings, drafter=drafters.auto_with_grammar(settings.drafter))
         self.weights.read_corpus(self.interrupt)
         text = self.weights.tokenize(prompt, system, raw, self.interrupt.is_set)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
-        return Generation(self, result, reuse, watch)
+        return Generation(self, result, reuse, wrap_rule)
 
     def generate(
         self,
@@ -121,7 +121,7 @@ class Session(AbstractContextManager["Session"]):
         system: str | None = None,
         raw: bool = False,
     ) -> GenerationResult:
-        """The answer to a prompt. Arguments and errors are those of `Engine.stream`."""
+        """The answer to a prompt. Takes the arguments and raises the errors of `Engine.stream`."""
         answer = self.start(prompt, sampling, speculative, system=system, raw=raw)
         for _ in answer:
             pass
@@ -136,15 +136,15 @@ class Session(AbstractContextManager["Session"]):
         system: str | None = None,
         raw: bool = False,
     ) -> Iterator[Event]:
-        """The answer to a prompt as it comes, as `Engine.stream`; the next one ends a stream that was abandoned."""
+        """The events of an answer, like `Engine.stream`. Starting another answer ends the stream."""
         return iter(self.start(prompt, sampling, speculative, system=system, raw=raw))
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """A prompt's tokens; arguments and errors are those of `Engine.stream`."""
+        """A prompt's tokens. Takes the arguments and raises the errors of `Engine.stream`."""
         return self.weights.tokenize(prompt, system, raw, self.interrupt.is_set).tokens
 
     def settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
-        """What an answer goes by. Raises UsageError on senseless values, and on what needs another engine."""
+        """The settings of an answer. Raises UsageError on invalid values and on changes that need another engine."""
         changes = {name: check_value(name, value) for name, value in given_in(sampling, speculative).items()}
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
@@ -152,19 +152,21 @@ class Session(AbstractContextManager["Session"]):
         settings = replace(self.settings, **changes)
         chain, pair = settings.chain, self.pair
         if chain.needs_model and pair.draft is None:
-            raise UsageError("no draft model was loaded", "Name one when the engine is loaded.")
+            raise UsageError("no draft model is loaded", "Set `draft` when you load the engine.")
         if chain.needs_small and pair.small is None:
-            raise UsageError("no second draft model was loaded", "Name one when the engine is loaded: draft_small.")
+            raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
         if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
-            raise UsageError(f"the draft model loaded is not that of {settings.drafter}", "Load another engine for it.")
+            raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
+        if settings.prediction and settings.drafter != "none" and not chain.reads_texts:
+            raise UsageError(f"{settings.drafter} can't draft from a prediction", "Use a drafter with ngram.")
         if settings.ngram_corpus != self.settings.ngram_corpus:
-            raise UsageError("a corpus is read when the engine is loaded", "Give ngram_corpus to load.")
+            raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
         return settings
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
-        """Make room for a prompt and its answer, in contexts that can do all that `ways`, or the settings, ask for.
+        """Open contexts with room for a prompt and its answer, for all variants of the settings in `ways`.
 
-        Raises SpecdecError if the prompt is too long, memory is short, or the models cannot do what is asked.
+        Raises SpecdecError if the prompt is too long, memory is short, or the models can't do what the settings need.
         """
         self.models.open(prompt_tokens, ways or [self.settings])
 
@@ -173,11 +175,11 @@ class Session(AbstractContextManager["Session"]):
         prompt: Sequence[int],
         seed: int,
         settings: Settings | None = None,
-        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+        wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
         written: int = 0,
     ) -> Iterator[Event]:
-        """Decode an answer to tokens, with the contexts as they are open. written: how much of the prompt is a part of
-        the answer that was decoded before.
+        """Decode an answer to a prompt's tokens in the open contexts. written: how many of the prompt's last tokens are
+        a part of the answer that was decoded before.
         """
         settings = settings or self.settings
         rule = rules.RULES[settings.accept]
@@ -188,13 +190,13 @@ class Session(AbstractContextManager["Session"]):
         if target.costs and target.costs.watch:
             target.costs.watch.on = not settings.bitwise
         agreement = self.costs.agree(prompt) if settings.bitwise else None
-        policy = self.drafting.policy(settings, prompt)  # before the drafter: it may find that there is none
+        policy = self.drafting.policy(settings, prompt)  # before the drafter, because this may disable drafting
         for event in generate(
             prompt,
             LlamaTarget(context, agreement),
             self.drafting.drafter(settings, sampler, seed),
             policy,
-            watch(rule) if watch else rule,
+            wrap_rule(rule) if wrap_rule else rule,
             sampler,
             np.random.default_rng(seed),
             TextStream(target.model.piece, settings.stop),
@@ -204,14 +206,14 @@ class Session(AbstractContextManager["Session"]):
             yield event
             if self.answers != mine or target.text is not context:
                 raise SpecdecError(
-                    "another answer has begun on this session, or it was closed",
-                    "Finish a stream first, or take a second session of the engine.",
+                    "the session was closed, or another answer has started on it",
+                    "Finish a stream before you start the next, or use a second session.",
                 )
 
     def paired_speedup(
         self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
     ) -> Interval | None:
-        """How much faster an answer, of which these are the tokens, is written with drafts; see `baseline`."""
+        """How much drafting speeds up an answer with these tokens; see `baseline.paired_speedup`."""
 
         def written(start: int, own: Settings) -> Metrics:
             return Metrics.of(self.events([*prompt, *answer[:start]], seed, own, written=start))
@@ -227,36 +229,36 @@ class Session(AbstractContextManager["Session"]):
         seed: int,
         settings: Settings,
     ) -> Divergence | None:
-        """Where an answer leaves the target's own, and the proof; see `proof.divergence`."""
+        """Where an answer differs from the target's own, with the proof; see `proof.divergence`."""
         agreement = self.costs.agreement if settings.bitwise else None
         return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement)
 
     def keep_costs(self) -> None:
-        """Keep what is known of costs for the next start; the notes say so if that fails."""
+        """Save the measured costs for the next start. If that fails, a note says so."""
         self.costs.keep(self.drafting.learned_costs())
 
     def close(self) -> None:
-        """Keep what was learned of costs, and free the contexts."""
+        """Save the measured costs and free the contexts."""
         self.keep_costs()
         self.models.close()
 
 
 class Generation:
-    """An answer in the making: iterate over it, then look at `result`. After an error it holds what there was."""
+    """An answer to iterate over. Afterwards `result` is complete; after an error it holds what was generated so far."""
 
     def __init__(
         self,
         session: Session,
         result: GenerationResult,
         reuse: bool,
-        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+        wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> None:
         self.result = result
-        self._session, self._watch = session, watch
+        self._session, self._wrap_rule = session, wrap_rule
         self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
-        """Open the contexts that the answer needs, and measure what --bitwise has to know; iterating does that, too."""
+        """Open the contexts, and measure which passes agree for --bitwise. Iterating does this if you don't."""
         session, settings = self._session, self.result.settings
         session.open(len(self.result.prompt), [settings])
         if settings.bitwise:
@@ -265,19 +267,19 @@ class Generation:
     def __iter__(self) -> Iterator[Event]:
         session, result = self._session, self.result
         if result.metrics.history:
-            raise RuntimeError("an answer is iterated over once")
+            raise RuntimeError("an answer can be iterated over only once")
         self.prepare()
         models, known = session.models, session.notes
         models.reuse(self._reuse)
         result.notes += known[len(session.pair.notes) :]
-        answer = session.events(result.prompt, result.seed, result.settings, self._watch)
+        answer = session.events(result.prompt, result.seed, result.settings, self._wrap_rule)
         number = session.answers + 1
         try:
             for event in answer:
                 result.add(event)
                 yield event
         finally:
-            # None: the session was closed, and the stream only then; or another answer has begun.
+            # Skip this if the session was closed first, or another answer has started.
             if (context := models.target.text) and session.answers == number:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
@@ -291,10 +293,10 @@ class Generation:
                     result.take_probed_baseline(session.costs.two_over_one)
 
     def measure_baseline(self) -> None:
-        """Run the target alone on the same prompt with the same seed; if that fails, the result says so."""
+        """Run the target alone on the same prompt with the same seed. If that fails, the result says why."""
         result = self.result
         if result.cached_tokens:
-            raise UsageError("this answer went by what was read before", "Start it with reuse=False.")
+            raise UsageError("this answer reused a KV cache", "Start it with reuse=False.")
         result.unmeasured = "not measured: interrupted"
         try:
             result.baseline = self._baseline()
@@ -323,7 +325,7 @@ class Generation:
 
 @contextmanager
 def reusing(session: Session) -> Iterator[None]:
-    """Let the models go by what they have read of the text, which is all but the last part."""
+    """Let passes in this block continue from the KV caches of the models."""
     session.models.reuse(allowed=True)
     try:
         yield
@@ -332,7 +334,7 @@ def reusing(session: Session) -> Iterator[None]:
 
 
 def crowding_notes(metrics: Metrics, target: ModelContext) -> tuple[str, ...]:
-    """A note where passes took many times as long as they can: threads wait for each other on a busy processor."""
+    """A note if passes took much longer than the shortest, because threads wait for each other on a busy processor."""
     uneven, threads = metrics.unevenness, target.threads
     if uneven < _UNEVEN or threads == 1 or target.loaded.offloaded:
         return ()

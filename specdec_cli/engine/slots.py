@@ -1,4 +1,4 @@
-"""Several texts at once: slots are sessions whose models read in shared passes, in one cache for each model."""
+"""Slots: sessions that share forward passes and one KV cache per model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.shared_context import SharedContext
 
 _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
-"""What passes are timed with before the first request comes."""
+"""The text that passes are timed with, before the first request."""
 
 
 class Slots(AbstractContextManager["Slots"]):
-    """`count` sessions, each with n_ctx tokens of context. interrupt: ends the passes of all. load: of them all.
+    """`count` sessions, each with n_ctx tokens of context. interrupt: ends all passes. load: how busy the models are.
 
-    Raises SpecdecError if memory is short, UsageError on settings that slots cannot have.
+    Raises SpecdecError if memory is short, UsageError on settings that slots don't support.
     """
 
     def __init__(self, weights: Weights, count: int, n_ctx: int, load: SharedLoad, interrupt: Interrupt) -> None:
@@ -36,12 +36,13 @@ class Slots(AbstractContextManager["Slots"]):
         self._weights, self._interrupt = weights, interrupt
         settings = replace(weights.settings, ctx=n_ctx)
         plan = ContextPlan.of(settings, [settings], 1, weights.target.model, None)
-        plan = replace(plan, n_ctx=n_ctx, rows=max(plan.rows, 1 + LONGEST))  # a request may ask for more
+        # A request may ask for more than a fixed length; longer drafts would take the room of prompts in a pass.
+        plan = replace(plan, n_ctx=n_ctx, rows=1 + LONGEST if settings.adapts else max(plan.rows, 1 + LONGEST))
         self.sessions = [Session(weights, settings=settings, load=load) for _ in range(count)]
         first = self.sessions[0]
         first.models.on_threads_changed = self._forget
         self.shared: dict[str, SharedContext] = {}
-        """By the roles of the models, the target first."""
+        """By model role, the target first."""
         costs: dict[str, PassCosts] = {}
         for own in first.models.all:
             if shared := self._opened(own, n_ctx, plan.rows):
@@ -53,14 +54,14 @@ class Slots(AbstractContextManager["Slots"]):
         self.costs = self._measured()
         load.begin(self.costs)
         for session in self.sessions:
-            session.models.tuned_costs = self.costs  # nothing is measured while other answers are written
+            session.models.tuned_costs = self.costs  # don't measure while other answers run
 
     def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedContext | None:
-        """A model's cache, shared by all sessions. A draft model that has no room costs the drafts: None."""
+        """A model's context, shared by all sessions; None, with a note, for a draft model that has no room."""
         loaded, weights = own.loaded, self._weights
-        if loaded.head:  # which has a context of its own in each session: it reads little
+        if loaded.head:  # each session opens its own: heads need little memory
             if loaded.head == "medusa":
-                weights.note("Medusa heads draft for one answer at a time: slots go on without them")
+                weights.note("Medusa heads draft for only one answer at a time, so they are not used")
             return None
         is_target = loaded is weights.target
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
@@ -82,7 +83,7 @@ class Slots(AbstractContextManager["Slots"]):
             session.drafting.forget()
 
     def _measured(self) -> Costs:
-        """What passes cost. They are timed now, if that is not known: later, other answers would be in them."""
+        """The costs of passes. Unknown ones are timed now, because later passes are shared with other answers."""
         first = self.sessions[0]
         text = first.tokenize(_MEASURED_TEXT, raw=True)
         costs = first.costs.of_pair(text) if first.models.draft else Costs(first.costs.verify(text), Curve({1: 1e-6}))

@@ -1,4 +1,4 @@
-"""What was measured of a pair on this machine: by `tune`, for `run` and `compare`, and by `compare`, for the list."""
+"""The results of `specdec tune` for a pair on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdec_cli.user_files import config_dir
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How fast a pair is on a machine, with which threads and GPU layers, and what its confidence is worth.
+    """A pair's costs on a machine, the best threads and GPU layers, and the calibration of its draft probabilities.
 
     machine: as `llama.library.machine` names it. calibrations: by kind of sampling, as `kind_of` names it.
     """
@@ -33,20 +33,20 @@ class Tuning:
 
     def __post_init__(self) -> None:
         if not 0 <= self.costs.other < 1e6:
-            raise ValueError(f"a step cannot take {self.costs.other} s besides its passes")
+            raise ValueError(f"a step cannot take {self.costs.other} s beside its passes")
 
 
 TUNINGS = JsonStore(lambda: config_dir() / "tuned", Tuning, "Run specdec tune again.")
 
 
 def kind_of(greedy: bool, accept: str) -> str:
-    """The name of a kind of sampling: greedy, or at a temperature the acceptance rule, on which acceptance depends."""
+    """The kind of sampling: `greedy`, or the name of the acceptance rule, because acceptance depends on it."""
     return "greedy" if greedy else accept
 
 
 def path_of(target: Path, draft: Path, setup: str = "") -> Path:
-    """Where a pair's tuning is kept: named after the two files, and a digest of their names and sizes. setup: which
-    devices and adapters, if any but the default ones.
+    """The file of a pair's tuning. Its name depends on the names and sizes of the two files. setup: a key for devices
+    and adapters, empty for the default ones.
     """
     size = "-".join(str(path.stat().st_size) for path in (target, draft))
     identity = f"{target.name}/{draft.name}/{size}{setup and f'/{setup}'}"
@@ -59,8 +59,8 @@ def load(target: Path, draft: Path, setup: str = "") -> Tuning | None:
 
 
 def save(target: Path, draft: Path, tuning: Tuning, setup: str = "") -> Path:
-    """Keep a pair's tuning in place of an older one, whose other calibrations stay. Returns the file."""
+    """Save a pair's tuning. Calibrations for other kinds of sampling stay. Returns the file."""
     with suppress(SpecdecError):
-        if older := load(target, draft, setup):  # what the other kind of sampling taught stays true
+        if older := load(target, draft, setup):
             tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
     return TUNINGS.save(path_of(target, draft, setup).stem, tuning)

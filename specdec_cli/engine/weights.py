@@ -1,4 +1,4 @@
-"""The weights of a pair, loaded once and used by every session: the target, and what drafts for it."""
+"""The weights of a pair, loaded once and shared by all sessions: the target and its draft models."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from specdec_cli.llama.placement import Placement
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """role: target, draft or small draft. threads: of the CPU, as a session begins with. head: which kind of heads it
-    is, if any.
+    """role: target, draft or small draft. threads: the CPU threads that a session starts with. head: the kind of heads,
+    if any.
     """
 
     role: str
@@ -46,24 +46,24 @@ class LoadedModel:
 
     @property
     def offloaded(self) -> bool:
-        """Whether layers lie on a GPU or on other machines."""
+        """Whether layers are on a GPU or on other machines."""
         return self.placement.on_devices and (self.placement.is_remote or library.supports_gpu())
 
     @property
     def setup(self) -> str:
-        """Which devices and adapters, if any but the default ones; and whether it is a head."""
+        """A key for the head, devices and adapters; empty for a model on the default devices without adapters."""
         return " ".join(filter(None, (self.head, setup_of((self.placement,), self.adapters))))
 
     def window(self, n_ctx: int, asked: int | None) -> int:
-        """How many tokens of a text of up to n_ctx a draft model holds at once. asked: by --draft-window."""
+        """The tokens that a draft model holds of a text of up to n_ctx. asked: the value of --draft-window."""
         return min(n_ctx, self.model.n_ctx_train or n_ctx, asked or n_ctx)
 
 
 class Weights:
-    """The models of a pair in memory. tune: whether to go by what `specdec tune` measured of them on this machine.
-    ways: other settings that answers will ask for.
+    """The models of a pair in memory. tune: whether to use the results of `specdec tune` on this machine. ways: other
+    settings that answers will use.
 
-    A draft model that cannot be loaded costs the speculation, not the answer: `notes` says why it is missing.
+    If a draft model fails to load, the target runs without it, and `notes` says why.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Weights:
     ) -> None:
         self.pair, self.settings, self.tunes = pair, settings, tune
         self.load_s = 0.0
-        """Seconds that loading took, an index of --ngram-corpus included."""
+        """Seconds that loading took, including the index of --ngram-corpus."""
         self.notes: list[str] = []
-        reads_corpus = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways or [settings])
-        self._corpus_files = corpus.find(settings.ngram_corpus) if reads_corpus else []
+        reads_texts = settings.ngram_corpus and any(way.chain.reads_texts for way in ways or [settings])
+        self._corpus_files = corpus.find(settings.ngram_corpus) if reads_texts else []
         self._reading = Lock()
         self.corpus: Corpus | None = None
-        """Other texts for drafters that look into them; see `read_corpus`."""
+        """Other texts to draft from; see `read_corpus`."""
         self.tuning = tuned = _find_tuning(pair, settings, self.notes) if tune else None
         threads = settings.threads or (tuned.threads if tuned else host.physical_cores())
         threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
@@ -110,14 +110,14 @@ class Weights:
             self.note(f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on")
 
     def _can_use_heads(self, place: Placement, interrupt: Interrupt) -> bool:
-        """Whether the heads that the settings ask for, if any, can draft here; else the notes say why not."""
+        """Whether the heads in the settings, if any, can draft here. If not, a note says why."""
         head, pair = self.settings.chain.head, self.pair
-        if head in ("", "medusa"):  # of Medusa's llama.cpp computes nothing but the target's rows
+        if head in ("", "medusa"):  # specdec itself computes Medusa's heads
             return True
         with self.optional("draft"):
             if pair.draft_path == pair.target_path and place.is_remote:
-                what = "next-token layers of the target's own file go with it to the servers"
-                raise SpecdecError(what, "Take another draft: -md, or --drafter ngram.")
+                what = "with --rpc, the next-token layers of the target's own file are on the servers"
+                raise SpecdecError(what, "Use another draft: -md, or --drafter ngram.")
             require_heads(pair.target_path, pair.draft_path or pair.target_path, interrupt)
             return True
         return False
@@ -126,7 +126,7 @@ class Weights:
         head, pair, target = self.settings.chain.head, self.pair, self.target
         if head and pair.draft_path == pair.target_path:
             return replace(target, role="draft", threads=threads, head=head)
-        if head == "medusa" and pair.draft_path and pair.draft:  # its file is read as a context is opened
+        if head == "medusa" and pair.draft_path and pair.draft:  # its file is read when a context opens
             place = replace(target.placement, servers=())
             return LoadedModel("draft", pair.draft_path, pair.draft, target.model, threads, place, head=head)
         adapters = pair.draft_adapters
@@ -152,14 +152,14 @@ class Weights:
 
     @contextmanager
     def optional(self, role: str) -> Iterator[None]:
-        """Of a part of the draft: if it cannot be had, the others go on without it and the notes say why."""
+        """Turn a SpecdecError in this block, about a draft model, into a note."""
         try:
             yield
         except SpecdecError as error:
             self.note(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
 
     def note(self, text: str) -> None:
-        """Let the user know, once."""
+        """Add a note for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -169,7 +169,7 @@ class Weights:
 
     @cached_property
     def translation(self) -> Translation | None:
-        """Between the tokenizers of the pair, if they are not the same."""
+        """Translates between the tokenizers of the pair; None if they are the same."""
         overlap, draft = self.pair.overlap, self.draft
         if overlap is None or draft is None:
             return None
@@ -179,13 +179,14 @@ class Weights:
     def tokenize(
         self, prompt: Prompt, system: str | None, raw: bool, stopped: Callable[[], bool] = lambda: False
     ) -> TokenizedPrompt:
-        """As `prompt.tokenize`, with the target's tokenizer and template."""
+        """Like `prompt.tokenize`, with the target's tokenizer and template."""
         return tokenize(prompt, self.target.model, self.pair.target, system, raw, stopped)
 
     def read_corpus(self, interrupt: Interrupt, progress: corpus.Progress = lambda _: None) -> None:
-        """Make the index of the texts of --ngram-corpus, or read the one that was kept, once.
+        """Index the texts of --ngram-corpus, or read the saved index, once.
 
-        progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
+        progress: called with a description of the current work. Raises UsageError if there is no text, Interrupted on
+        Ctrl-C.
         """
         with self._reading:
             files, self._corpus_files = self._corpus_files, []
@@ -202,31 +203,31 @@ class Weights:
 
 
 def _limited(threads: int, note: Callable[[str], None]) -> int:
-    """Threads that the machine can run: more wait for each other, and thousands end the process."""
+    """Limit the threads to what the machine runs at once: more wait for each other, and thousands crash the process."""
     most = host.processors()
     if threads > most:
-        note(f"{threads:,} threads are more than this machine can run at once: it computes with {most}")
+        note(f"this machine runs {most} threads at once: using {most} instead of {threads:,}")
     return min(threads, most)
 
 
 def _unused_layers(settings: Settings, has_draft: bool) -> str:
-    """A note that no layer goes to a GPU though some were asked for; empty if all is as asked."""
+    """A note if the settings ask for GPU layers that this build can't use; empty otherwise."""
     if settings.rpc and settings.gpu_layers == 0:
-        return "--rpc does nothing with -ngl 0: no layer leaves this machine"
+        return "--rpc does nothing: -ngl 0 keeps all layers on this machine"
     asked = {"-ngl": 0 if settings.rpc else settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
     flags = [f"{flag} {layers}" for flag, layers in asked.items() if layers > 0]
     if not flags or library.supports_gpu():
         return ""
     verb = "does" if len(flags) == 1 else "do"
-    return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can use no GPU (specdec doctor says more)"
+    return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can't use a GPU (see specdec doctor)"
 
 
 def _find_tuning(pair: ModelPair, settings: Settings, notes: list[str]) -> Tuning | None:
-    """What `specdec tune` measured for this pair on this machine, if it did."""
+    """The results of `specdec tune` for this pair on this machine, if there are any."""
     try:
         setup = setup_of_pair(pair, settings)
         tuned = tuning.load(pair.target_path, pair.draft_path, setup) if pair.draft_path else None
     except SpecdecError as error:
-        notes.append(f"what was tuned is not used: {error}")
+        notes.append(f"the results of specdec tune are not used: {error}")
         return None
     return tuned if tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), settings.gpu_layers) else None

@@ -1,7 +1,4 @@
-"""LoRA adapters as GGUF files: whether one fits a model, by the headers of both.
-
-llama.cpp ends the process on some adapters that do not fit, so this module reads the header first.
-"""
+"""Checks by the headers whether a LoRA adapter fits a model, because llama.cpp crashes on some that don't."""
 
 from __future__ import annotations
 
@@ -13,56 +10,56 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import NOT_COMPUTED_WITH, Header, damaged, shown
 from specdec_cli.gguf.reader import read_header
 
-_WRITE = "Write FILE.gguf or FILE.gguf:SCALE, as in style.gguf:0.5."
-_MAKE = "Name a LoRA adapter, such as llama.cpp's convert_lora_to_gguf.py writes."
-_OF_THIS = "Name an adapter that was made for this very model."
+_WRITE = "Write FILE.gguf or FILE.gguf:SCALE, such as style.gguf:0.5."
+_MAKE = "Name a LoRA adapter, such as a file from llama.cpp's convert_lora_to_gguf.py."
+_OF_THIS = "Name an adapter that was made for this model."
 
 
 def read(path: Path, model: Header) -> Header:
     """The header of an adapter that fits a model. Raises UsageError if the file is missing, SpecdecError if it is
-    damaged, no adapter, or none of this model.
+    damaged, isn't an adapter, or doesn't fit the model.
     """
     name, _, tail = str(path).rpartition(":")
     if name.endswith(".gguf") and not path.exists():
-        raise UsageError(f"the scale of {name} is no number: {tail!r}", _WRITE)
+        raise UsageError(f"the scale of {name} is not a number: {tail!r}", _WRITE)
     header = read_header(path)
     if header.metadata.get("split.count", 1) not in (0, 1):
-        raise SpecdecError(f"{header.name} is an adapter in parts, which llama.cpp does not read", "Merge its parts.")
+        raise SpecdecError(f"{header.name} is a split adapter, which llama.cpp cannot read", "Merge its parts.")
     _require_adapter(header)
     _require_fitting(header, model)
     return header
 
 
 def _require_adapter(header: Header) -> None:
-    """Refuse what is no LoRA adapter, or one that llama.cpp would misread."""
+    """Raise SpecdecError if a file isn't a LoRA adapter, or llama.cpp would misread it."""
     data = header.metadata
     kind, of_adapter, alpha = (data.get(key) for key in ("general.type", "adapter.type", "adapter.lora.alpha"))
     if header.order != sys.byteorder:
-        raise SpecdecError(f"{header.name} was made for {header.order}-endian machines", "Convert it again, here.")
+        raise SpecdecError(f"{header.name} was made for {header.order}-endian machines", "Convert it on this machine.")
     if kind != "adapter":
-        what = "a model" if kind in (None, "model") else f"of the type {shown(kind)}"
-        raise SpecdecError(f"{header.name} is {what}, and no adapter", _MAKE)
+        what = "a model" if kind in (None, "model") else f"of type {shown(kind)}"
+        raise SpecdecError(f"{header.name} is {what}, not an adapter", _MAKE)
     if of_adapter != "lora":
-        raise SpecdecError(f"{header.name} is an adapter of the type {shown(of_adapter)}, and not lora", _MAKE)
+        raise SpecdecError(f"{header.name} is an adapter of type {shown(of_adapter)}, not lora", _MAKE)
     if alpha is not None and not (isinstance(alpha, float) and math.isfinite(alpha)):
         raise damaged(header.name, f"its alpha is {shown(alpha)}")
     if "adapter.alora.invocation_tokens" in data:
-        what = f"{header.name} is an activated adapter (aLoRA), which begins to act in the middle of a text"
-        raise SpecdecError(what, "Name an adapter that acts on the whole text.")
+        what = f"{header.name} is an activated adapter (aLoRA), which applies only from some token on"
+        raise SpecdecError(what, "Name an adapter that applies to the whole text.")
 
 
 def _require_fitting(header: Header, model: Header) -> None:
-    """Refuse an adapter of another model: of another architecture, or with other tensors."""
+    """Raise SpecdecError if an adapter is for another architecture or other tensors."""
     if header.architecture != model.architecture:
-        what = f"{header.name} is for models of the architecture {shown(header.architecture)}"
-        raise SpecdecError(f"{what}; {model.name} is {shown(model.architecture)}", _OF_THIS)
+        what = f"{header.name} is for the architecture {shown(header.architecture)}"
+        raise SpecdecError(f"{what}, but {model.name} is {shown(model.architecture)}", _OF_THIS)
     parts: dict[str, dict[str, tuple[int, ...]]] = {}
     for tensor in header.tensors:
         base, dot, part = tensor.name.rpartition(".")
         if tensor.name.endswith("_norm.weight"):
             continue  # llama.cpp leaves these out, too
         if not dot or part not in ("lora_a", "lora_b"):
-            raise damaged(header.name, f"the tensor {shown(tensor.name)} is no part of an adapter")
+            raise damaged(header.name, f"the tensor {shown(tensor.name)} is not part of an adapter")
         if tensor.size is None or tensor.type in NOT_COMPUTED_WITH or tensor.type == "I32":
             what = f"llama.cpp cannot compute with {shown(tensor.name)} of {header.name}: its type is {tensor.type}"
             raise SpecdecError(what, "Convert the adapter again, to F16 or F32.")
@@ -71,19 +68,19 @@ def _require_fitting(header: Header, model: Header) -> None:
         raise damaged(header.name, "it adapts no tensor")
     for base, pair in parts.items():
         if len(pair) < 2:
-            raise damaged(header.name, f"{shown(base)} has one of its two parts only")
+            raise damaged(header.name, f"{shown(base)} has only one of its two parts")
         if base not in model.by_name:
             raise SpecdecError(f"{header.name} adapts {shown(base)}, which {model.name} does not have", _OF_THIS)
         _require_shapes(header, base, _padded(model.by_name[base].shape), (pair["lora_a"], pair["lora_b"]))
     if "token_embd.weight" in parts and "output.weight" not in model.by_name:
-        what = f"{header.name} adapts the embeddings of {model.name}, which are its output matrix, too"
-        raise SpecdecError(what, "llama.cpp cannot do that: train an adapter without the embeddings.")
+        what = f"{header.name} adapts the embeddings of {model.name}, which are also its output matrix"
+        raise SpecdecError(what, "llama.cpp cannot apply it: train an adapter without the embeddings.")
 
 
 def _require_shapes(header: Header, base: str, shape: tuple[int, ...], parts: tuple[tuple[int, ...], ...]) -> None:
     (a_in, a_out, *a_more), (b_in, b_out, *b_more) = parts
     inner, outer, *more = shape
-    if base.endswith("token_embd.weight"):  # both parts lie the other way round: rows are looked up
+    if base.endswith("token_embd.weight"):  # both parts are transposed, because rows are looked up
         fits = (a_in, a_out, b_out) == (b_in, outer, inner)
     else:
         fits = (a_in, a_out, b_out) == (inner, b_in, outer)

@@ -1,4 +1,4 @@
-"""Chat templates: the GGUF's own Jinja template. It is foreign code, so a child process renders it, within limits."""
+"""Renders a GGUF's Jinja chat template, in a child process with limits, because the template is untrusted code."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import Any
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.gguf.header import Header, StringArray
 
-_MOST_CPU_S = 1.5
-_MOST_BYTES, _BYTES_PER_INPUT_BYTE = 192 << 20, 256
-"""What the child may take for one request."""
+_MAX_CPU_S = 1.5
+_MAX_BYTES, _BYTES_PER_INPUT_BYTE = 192 << 20, 256
+"""Limits of the child for one request."""
 _CHILD = Path(__file__).with_name("template_child.py")
 _POLL_S = 0.03
-_MOST_S = 20.0
-"""The child limits its processor time itself, where the system can. This is for where it can't."""
+_MAX_S = 20.0
+"""A limit in wall time, for systems on which the child can't limit its processor time."""
 
 
 def template_of(header: Header) -> str | None:
-    """The model's chat template, or None for a model that only completes text."""
+    """The model's chat template; None for a model that only completes text."""
     template = header.metadata.get("tokenizer.chat_template")
     return template if isinstance(template, str) and template.strip() else None
 
@@ -43,16 +43,16 @@ def special_token(header: Header, name: str) -> str:
 
 
 def warm_up(header: Header) -> None:
-    """Have the template of a model compiled, if it has one, while the model is being loaded."""
+    """Start compiling a model's template, if it has one, while the model loads."""
     if source := template_of(header):
         with suppress(OSError):
             _renderer.compile(source)
 
 
 def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[], bool] = lambda: False) -> str:
-    """Messages ({"role", "content"}) as text up to where the answer begins.
+    """Render messages ({"role", "content"}) as text, up to the start of the answer.
 
-    Raises SpecdecError if the template fails or goes on without end, Interrupted when `stopped` says so.
+    Raises SpecdecError if the template fails or exceeds a limit, Interrupted once `stopped` returns True.
     """
     tokens = {f"{name}_token": special_token(header, name) for name in ("bos", "eos")}
     variables = {"messages": messages, "add_generation_prompt": True, **tokens}
@@ -67,9 +67,7 @@ def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[],
 
 
 class _Renderer:
-    """The child process. It is started when it is first needed, and again after it has reached a limit or in a process
-    that was forked. Any thread may use it.
-    """
+    """The child process. It starts on first use, and again after it has exceeded a limit. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -77,19 +75,17 @@ class _Renderer:
         self._answers: SimpleQueue[bytes] = SimpleQueue()
 
     def compile(self, source: str) -> None:
-        """Have a template compiled; doesn't wait. Raises OSError if the child cannot be asked."""
+        """Start compiling a template, without waiting. Raises OSError if the child can't run."""
         with self._lock:
             self._send({"source": source})
 
     def render(self, source: str, variables: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, str]:
-        """The text or the reason why there is none; neither if the child reached a limit. Raises OSError as `compile`
-        does.
-        """
-        answer, until = bytearray(), monotonic() + _MOST_S
+        """The `text`, or the `reason` for a failure; empty if the child exceeded a limit. Raises OSError."""
+        answer, until = bytearray(), monotonic() + _MAX_S
         with self._lock:
             try:
                 process, n_bytes = self._send({"source": source, "variables": variables})
-                most_bytes = _MOST_BYTES + _BYTES_PER_INPUT_BYTE * n_bytes
+                most_bytes = _MAX_BYTES + _BYTES_PER_INPUT_BYTE * n_bytes
                 while not answer.endswith(b"\n"):
                     if stopped():
                         raise Interrupted
@@ -108,7 +104,7 @@ class _Renderer:
         return dict(json.loads(answer))
 
     def _send(self, request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
-        """Returns the child, and how many bytes the request has."""
+        """Send a request. Returns the child and the bytes of the request."""
         if self._process is None or self._process.poll() is not None:
             self._stop()
             self._process = self._start()
@@ -120,16 +116,16 @@ class _Renderer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, *map(str, (_CHILD, _MOST_CPU_S, _MOST_BYTES, _BYTES_PER_INPUT_BYTE))],
+            [sys.executable, *map(str, (_CHILD, _MAX_CPU_S, _MAX_BYTES, _BYTES_PER_INPUT_BYTE))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,  # a buffer's lock may be held while another thread forks
-            start_new_session=True,  # Ctrl-C is the parent's to decide on
+            start_new_session=True,  # only the parent handles Ctrl-C
         )
         answers: SimpleQueue[bytes] = SimpleQueue()
 
-        def read() -> None:  # in a thread, because Windows can't wait for a pipe for a limited time
+        def read() -> None:  # in a thread, because Windows has no timeout for pipes
             while piece := process.stdout.read(1 << 16):  # type: ignore[union-attr]
                 answers.put(piece)
             answers.put(b"")
@@ -148,12 +144,12 @@ class _Renderer:
             process.wait()
             self._reader.join()
             for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):  # what could not be sent
+                with suppress(OSError):  # unsent data
                     pipe.close()  # type: ignore[union-attr]
 
 
 def _memory_of(process: subprocess.Popen[bytes]) -> int:
-    """Bytes of memory that a process has, on systems that set no limit to it; 0 where nothing tells."""
+    """Bytes of memory of a process, on systems without a memory limit; 0 if unknown."""
     if sys.platform == "linux":  # the child has set its own limit
         return 0
     with suppress(AttributeError, OSError, ValueError):

@@ -1,8 +1,7 @@
-"""Heads that draft by a target's hidden rows: which kind a file has, and Medusa's (Cai et al., arXiv 2401.10774).
+"""Files of heads, which draft from a target's hidden rows: detects their kind, and reads Medusa heads.
 
-A file of Medusa heads is checked when it is read, because ggml ends the process on shapes that do not fit. Head k makes
-of a row h of the target x = h + silu(block h + bias), and of that the logits output x of the token in place k after the
-next one.
+Medusa (Cai et al., arXiv 2401.10774): from a hidden row h, head k computes x = h + silu(block h + bias), and output x,
+the logits of the token k places after the next one. The shapes are validated, because ggml crashes on wrong ones.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import NOT_COMPUTED_WITH, TYPES, Header, Tensor, damaged, shown
 
-_MOST_HEADS, _MOST_WIDTH = 64, 1 << 20
+_MAX_HEADS, _MAX_WIDTH = 64, 1 << 20
 _NUMBERS = {name: number for number, (name, *_) in TYPES.items()}
 _NO_MATRIX = NOT_COMPUTED_WITH | {"I32"}
-"""Types that ggml multiplies with nothing."""
+"""Types that ggml can't multiply."""
 PARTS = ("block.weight", "block.bias", "output.weight")
 Weight = tuple[int, tuple[int, ...], NDArray[np.uint8]]
-"""ggml's number of the type, the shape as in the file, the bytes."""
+"""The ggml type number, the shape as in the file, the bytes."""
 
 
 def head_of(header: Header) -> str:
-    """The drafter that a file's heads are for: mtp, eagle3, medusa, or none."""
+    """The drafter for a file's heads: mtp, eagle3 or medusa; empty without heads."""
     if header.architecture in ("eagle3", "medusa"):
         return header.architecture
-    # Some converters leave out the layers that the header speaks of.
+    # Some converters omit the layers that the header mentions.
     there = header.count("nextn_predict_layers") and any(".nextn.eh_proj" in name for name in header.by_name)
     return "mtp" if there else ""
 
 
 def is_head_alone(header: Header) -> bool:
-    """Whether there is no model beside the heads: they draft for another file."""
+    """Whether a file contains only heads, which draft for the model in another file."""
     return header.architecture in ("eagle3", "medusa") or not any(name.startswith("blk.0.") for name in header.by_name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MedusaFile:
-    """heads: of each its block's matrix and bias, and its output matrix. words: the token ids that the rows of logits
-    are of, (n_words,); None: of all ids there are.
+    """heads: for each, the block's matrix and bias, and the output matrix. width: of a hidden row. words: the token ids
+    of the logits, (n_words,); None for the whole vocabulary.
     """
 
     heads: tuple[tuple[Weight, ...], ...]
@@ -52,7 +51,7 @@ class MedusaFile:
 
 
 def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
-    """The heads of a file whose header was read. n_vocab: of the target. Raises SpecdecError if it is damaged."""
+    """Read the heads of a file. n_vocab: the target's vocabulary size. Raises SpecdecError if it is damaged."""
     n_heads, width, n_words = shape_of(header, n_vocab)
     tensors = header.by_name
     data = np.memmap(path, np.uint8, "r")
@@ -67,15 +66,15 @@ def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
 
     words = bytes_of(tensors["d2t"]).copy().view(np.int64) if "d2t" in tensors else None
     if words is not None and (words.min() < 0 or words.max() >= n_vocab or len(np.unique(words)) < len(words)):
-        raise damaged(header.name, f"d2t, its table of token ids, holds some twice, or not of 0 to {n_vocab - 1:,}")
+        raise damaged(header.name, f"d2t, its table of token ids, has duplicates, or ids outside 0 to {n_vocab - 1:,}")
     heads = tuple(tuple(weight(f"head.{k}.{part}") for part in PARTS) for k in range(n_heads))
     return MedusaFile(heads, width, n_words, words)
 
 
 def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
-    """Heads, width of a row, and tokens that they can say. Raises SpecdecError if the tensors are not as they say."""
+    """Number of heads, width of a hidden row, number of tokens. Raises SpecdecError if a tensor doesn't fit."""
     heads, width = header.setting("heads"), header.setting("embedding_length")
-    for what, value, most in (("heads", heads, _MOST_HEADS), ("numbers in a row", width, _MOST_WIDTH)):
+    for what, value, most in (("heads", heads, _MAX_HEADS), ("numbers in a hidden row", width, _MAX_WIDTH)):
         if type(value) is not int or not 1 <= value <= most:
             raise damaged(header.name, f"it claims {shown(value)} {what}")
     if header.metadata.get("split.count", 0) not in (0, 1):

@@ -1,4 +1,4 @@
-"""What a GGUF header says of a model."""
+"""The contents of a GGUF header."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = {
 }  # fmt: skip
 
 NOT_COMPUTED_WITH = {"Q8_1", "Q8_K", "I8", "I16", "I64", "F64"}
-"""Types that llama.cpp reads and has no kernels for. I32 is not among them: there are tables of token ids."""
+"""Types that llama.cpp reads but can't compute with. I32 isn't one, because tables of token ids have it."""
 
 # general.file_type, from llama.h
 QUANTISATIONS = {
@@ -39,7 +39,7 @@ Order = Literal["little", "big"]
 
 @dataclass(frozen=True)
 class StringArray:
-    """An array of strings as it lies in the file; in one byte order, equal bytes mean equal strings."""
+    """An array of strings as in the file. In the same byte order, equal bytes mean equal strings."""
 
     raw: bytes
     count: int
@@ -47,7 +47,7 @@ class StringArray:
 
     @cached_property
     def values(self) -> list[bytes]:
-        """The strings, undecoded: a vocabulary may hold what is not UTF-8."""
+        """The strings as bytes, because a vocabulary may contain invalid UTF-8."""
         strings, start = [], 8
         for _ in range(self.count):
             end = start + int.from_bytes(self.raw[start - 8 : start], self.order)
@@ -58,7 +58,7 @@ class StringArray:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One row of the tensor table. `offset` counts from the start of the data; `size` is None for unknown types."""
+    """A row of the tensor table. offset: from the start of the data. size: bytes; None for unknown types."""
 
     name: str
     shape: tuple[int, ...]
@@ -73,9 +73,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """A model's header. Arrays of numbers are numpy arrays, arrays of strings StringArray.
+    """A model's header. Arrays of numbers are numpy arrays, arrays of strings are StringArray.
 
-    Of a split model the metadata are the first file's, the tensors those of all files. size: bytes of all files.
+    For a split model: the metadata of the first file and the tensors of all files. size: bytes of all files.
     """
 
     name: str
@@ -92,17 +92,17 @@ class Header:
         return name if isinstance(name, str) else "unknown"
 
     def setting(self, key: str) -> Any:
-        """An architecture's own value, such as `block_count`; None if it is missing."""
+        """A value of the architecture, such as `block_count`; None if it is missing."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def count(self, key: str) -> int:
-        """An architecture's own value that is a positive whole number; 0 if it is missing or anything else."""
+        """A value of the architecture that is a positive integer; 0 if it is missing or anything else."""
         value = self.setting(key)
         return value if type(value) is int and value > 0 else 0
 
     @cached_property
     def by_name(self) -> dict[str, Tensor]:
-        """The tensors by their names."""
+        """The tensors by name."""
         return {tensor.name: tensor for tensor in self.tensors}
 
     @property
@@ -111,7 +111,7 @@ class Header:
 
     @property
     def n_active_params(self) -> int:
-        """Parameters that take part in one token: of experts those in use, and no tables that are only looked up."""
+        """Parameters used for one token: only the active experts, and no lookup tables."""
         looked_up = sum(tensor.n_params for tensor in self.tensors if tensor.name == "per_layer_token_embd.weight")
         experts = sum(tensor.n_params for tensor in self.tensors if "_exps." in tensor.name)
         total, used = self.count("expert_count"), self.count("expert_used_count")
@@ -121,7 +121,7 @@ class Header:
 
     @property
     def quantisation(self) -> str:
-        """As the file names it, else the type that most of its bytes have."""
+        """The quantisation that the file states, otherwise the type of most of its bytes."""
         kind = self.metadata.get("general.file_type")
         if type(kind) is int and kind in QUANTISATIONS:
             return QUANTISATIONS[kind]
@@ -132,7 +132,7 @@ class Header:
 
 
 def shown(value: object) -> str:
-    """A value of the metadata for a message: it may be anything, and megabytes long."""
+    """A metadata value, of any type and length, shortened for a message."""
     text = f"an array of {value.count:,} strings" if isinstance(value, StringArray) else str(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
 

@@ -1,4 +1,4 @@
-"""What a model takes in memory, estimated from its header, so that too much is refused before it is tried."""
+"""Estimates a model's memory from its header, to reject a model or context that doesn't fit."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from specdec_cli.gguf.header import Header, StringArray, Tensor
 
 _F16_BYTES, _F32_BYTES = 2, 4
 _PASS = 512
-"""Tokens that llama.cpp computes at once, which its buffers are made for."""
-_REPACKED_ROWS = 8  # a matrix is repacked in groups of so many rows, or not at all
+"""Tokens in a ubatch, which determine the size of llama.cpp's buffers."""
+_REPACKED_ROWS = 8  # a matrix is repacked in groups of rows of this size, or not at all
 _WORD_BYTES = 200
-"""Of a token or a merge, in llama.cpp's tables and in the header that was read: 190 to 210 were measured."""
+"""Bytes of a token or a merge in llama.cpp's tables and our header; measured: 190 to 210."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes. weights: the files, which are mapped into memory whole. repacked: copies of weights in another order, for
-    faster kernels. vocabulary: tables of tokens and merges. buffers: what a pass computes in.
+    """Bytes. weights: the files, all mapped into memory. repacked: copies of weights in another layout, for faster
+    kernels. vocabulary: tables of tokens and merges. cache: the KV cache. buffers: memory for a forward pass.
     """
 
     weights: int
@@ -37,12 +37,12 @@ class Footprint:
 
 
 def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: int = 17) -> Footprint:
-    """What a model takes with a context of `n_ctx` tokens. repacked: the tensor types that llama.cpp copies here.
+    """The memory of a model with a context of `n_ctx` tokens. repacked: the tensor types that llama.cpp repacks here.
 
-    rows: of logits that one pass may yield; the default is that of the longest draft.
+    rows: the most rows of logits of a pass; by default, those of the longest draft.
     """
     words = [header.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges")]
-    if header.architecture == "medusa":  # llama.cpp loads none of it
+    if header.architecture == "medusa":  # specdec reads it, not llama.cpp
         return Footprint(header.size, 0, 0, 0, 0)
     vocabulary, merges = (array.count if isinstance(array, StringArray) else 0 for array in words)
     return Footprint(
@@ -55,19 +55,19 @@ def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: 
 
 
 def _is_repacked(tensor: Tensor, header: Header, types: Collection[str]) -> bool:
-    """Whether llama.cpp copies a tensor: matrices that are multiplied with, not tables that are only looked up."""
+    """Whether llama.cpp repacks a tensor: only matrices for multiplication, not lookup tables."""
     if tensor.type not in types or len(tensor.shape) < 2 or tensor.shape[1] % _REPACKED_ROWS:
         return False
-    if tensor.name == "token_embd.weight":  # the output matrix too, where there is no other
+    if tensor.name == "token_embd.weight":  # also the output matrix if there is no other
         return "output.weight" not in header.by_name
     return tensor.name.endswith(".weight") and not tensor.name.startswith("per_layer_token_embd")
 
 
 def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int:
-    """What llama.cpp computes a pass in: the widest part of its graph, the attention mask, and rows of logits.
+    """llama.cpp's buffers for a pass: the widest part of its graph, the attention mask, and rows of logits.
 
-    In dense models the widest part is the feed-forward network: three results of its own width and four of the
-    model's for each token (Llama, Qwen2: what llama.cpp itself reports, to the byte).
+    In dense models the widest part is the feed-forward network: for each token, three vectors of its width and four of
+    the model's. For Llama and Qwen2, this is exactly what llama.cpp reports.
     """
     width = _number(header.setting("embedding_length"))
     experts = _number(header.setting("expert_used_count"))
@@ -80,7 +80,7 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
 
 
 def cache_bytes(header: Header, n_ctx: int) -> int:
-    """Bytes of an f16 key-value cache, an estimate: sliding windows and compressed caches take less."""
+    """Estimated bytes of an f16 KV cache. Sliding windows and compressed caches take less."""
     layers = _number(header.setting("block_count"))
     heads = _number(header.setting("attention.head_count"))
     width = _number(header.setting("embedding_length"))
@@ -97,14 +97,14 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
 
 
 def require(header: Header, n_ctx: int, available: int | None) -> None:
-    """Raise SpecdecError when a model's cache cannot fit, rather than let the system kill the process.
+    """Raise SpecdecError if a model's KV cache doesn't fit, before the system kills the process.
 
-    available: bytes free; None if unknown, or if the cache lies on a GPU, whose failed allocations llama.cpp reports.
+    available: bytes free; None if unknown, or if the cache is on a GPU, where llama.cpp reports failed allocations.
     """
     needed = cache_bytes(header, n_ctx)
     if available is not None and needed > available:
-        what = f"a context of {n_ctx:,} tokens of {header.name} needs {needed / 1e9:,.1f} GB"
-        raise SpecdecError(f"{what}; {available / 1e9:,.1f} GB are free", "Give a smaller context (-c).")
+        what = f"a context of {n_ctx:,} tokens for {header.name} needs {needed / 1e9:,.1f} GB"
+        raise SpecdecError(f"{what}, but {available / 1e9:,.1f} GB are free", "Set a smaller context (-c).")
 
 
 def _number(value: Any, default: int = 0) -> int:
@@ -114,5 +114,5 @@ def _number(value: Any, default: int = 0) -> int:
 
 
 def _counts(values: np.ndarray[Any, Any]) -> list[int]:
-    """The values of an array, which may hold anything, that can be a count."""
+    """The valid counts in an array of any type."""
     return [int(value) for value in values if value >= 0] if values.dtype.kind in "iu" else []

@@ -1,8 +1,8 @@
-"""GGUF headers: metadata and tensor table, without the weights and without llama.cpp.
+"""Reads GGUF headers: metadata and the tensor table, without the weights and without llama.cpp.
 
-They are read from anything file-like, so a header on the Hub costs its own bytes and not the model's. llama.cpp ends
-the whole process on some damaged files, so this module reads the whole header first. Every count and length is bounded
-by what the file can hold. Strings in arrays are split only on demand: a vocabulary of 150k tokens costs milliseconds.
+It reads from any file-like object, so a model on the Hub costs only the bytes of its header. llama.cpp crashes on some
+damaged files, so this module validates the whole header first; every count and length must fit the file. Arrays of
+strings are split only on demand, so a vocabulary of 150k tokens takes milliseconds.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -24,48 +24,47 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import TYPES, Header, Order, StringArray, Tensor, damaged, shown
 
 MAX_HEADER = 128 << 20
-"""No header comes near this many bytes; one that claims more is broken or hostile."""
+"""Bytes. Real headers are far smaller; a larger one is damaged or hostile."""
 _CHUNK = 4 << 20
 _MAX_TENSORS = 1 << 16
 _MAX_KEYS = 1 << 14
 _MAX_STRING = 16 << 20
-_MAX_STRINGS = 4 << 20  # in one array: the largest vocabularies have under a million tokens or merges
-_MAX_ARRAYS = 1 << 16  # inside of arrays, in the whole header
+_MAX_STRINGS = 4 << 20  # in one array; the largest vocabularies have under a million tokens or merges
+_MAX_ARRAYS = 1 << 16  # within arrays, in the whole header
 _MAX_PARTS = 999
 _MAX_NESTING = 4
 _MAX_ALIGNMENT = 1 << 20
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_DTYPES = _SCALARS | {7: "B"}  # a flag may be any byte
+_DTYPES = _SCALARS | {7: "B"}  # in an array, a bool may be any byte
 _PREFIXES = {"little": "<", "big": ">"}
 
 _PART = re.compile(r"(?P<stem>.+)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
 
 _recent: dict[tuple[object, ...], Header] = {}
-"""Headers of local models, because several parts of one command read them."""
-_MOST_RECENT = 4
+"""Recently read headers of local models, because one command may read them several times."""
+_MAX_RECENT = 4
 _SETTLED_NS = 10**9
-"""A file that changed later than this may change again without another time of change."""
+"""A file that changed more recently may change again without a new modification time."""
 
 
 class Readable(Protocol):
-    """What a header is read from."""
+    """A source of bytes for a header."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, at least one, or none at the end."""
+        """Read up to `size` bytes; empty only at the end."""
 
 
 Opener = Callable[[str], AbstractContextManager[tuple[Readable, int]]]
-"""From a file's name to the open file and its size in bytes."""
+"""File name -> the open file and its size in bytes."""
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a local model, of all its files if it is split.
+    """Read the header of a local model, from all its files if it is split.
 
-    Raises UsageError if a file is missing or cannot be read, SpecdecError if it is not GGUF, or is damaged or cut short
-    in its header or its data.
+    Raises UsageError if a file is missing or unreadable, SpecdecError if it isn't GGUF, is damaged, or is truncated.
     """
 
     @contextmanager
@@ -77,7 +76,7 @@ def read_header(path: Path) -> Header:
             yield file, part.stat().st_size
 
     if not path.name or "\0" in str(path):
-        raise UsageError(f"{str(path)!r} is no path", "Name the .gguf file.")
+        raise UsageError(f"{str(path)!r} is not a path", "Name the .gguf file.")
     try:
         files = [(part, part.stat()) for part in map(path.with_name, part_names(path.name)) if part.is_file()]
         identity = tuple((str(part), about.st_ino, about.st_size, about.st_mtime_ns) for part, about in files)
@@ -85,7 +84,7 @@ def read_header(path: Path) -> Header:
             header = read_model(path.name, local)
             if time_ns() - max((about.st_mtime_ns for _, about in files), default=0) > _SETTLED_NS:
                 _recent[identity] = header
-                while len(_recent) > _MOST_RECENT:
+                while len(_recent) > _MAX_RECENT:
                     _recent.pop(next(iter(_recent)), None)
         return header
     except FileNotFoundError as error:
@@ -95,9 +94,9 @@ def read_header(path: Path) -> Header:
 
 
 def read_model(name: str, open_file: Opener) -> Header:
-    """Read a model's header from wherever `open_file` opens its files.
+    """Read a model's header from files that `open_file` opens.
 
-    Raises SpecdecError as `read_header` does, and whatever `open_file` and its files raise.
+    Raises SpecdecError like `read_header`, and the errors of `open_file` and its files.
     """
     header = _read_part(name, open_file)
     names = part_names(name)
@@ -107,7 +106,7 @@ def read_model(name: str, open_file: Opener) -> Header:
     if not (_is(header.metadata.get("split.no"), 0) and _is(count, len(names))):
         hint = "Download the files again." if name == names[0] else f"Name the first part: {names[0]}."
         if not _is(count, len(names)):
-            hint = "Its name must end in -00001-of-0000N.gguf."
+            hint = "The file's name must end in -00001-of-0000N.gguf."
         raise SpecdecError(f"{header.name} is one of {shown(count)} parts of a model", hint)
     parts = [header]
     for i, other in enumerate(names[1:], 1):
@@ -123,12 +122,12 @@ def read_model(name: str, open_file: Opener) -> Header:
 
 
 def _is(value: object, number: int) -> bool:
-    """Whether a value of the metadata, which may be anything, is this number; True is not 1."""
+    """Whether a metadata value, of any type, is this integer. True isn't 1."""
     return type(value) is int and value == number
 
 
 def part_names(name: str, most: int = _MAX_PARTS) -> list[str]:
-    """The names of all files of a model, from the name of any of them; just the one if it is not split."""
+    """The names of all files of a model, from the name of any of them; only that one if it isn't split."""
     match = _PART.fullmatch(name)
     if match is None or not 1 < (count := int(match["count"])) <= _MAX_PARTS:
         return [name]
@@ -141,7 +140,7 @@ def first_part(name: str) -> str:
 
 
 def _read_part(path: str, open_file: Opener) -> Header:
-    """One file's header. Raises SpecdecError if it is malformed, or a tensor does not end inside the file."""
+    """One file's header. Raises SpecdecError if it is malformed, or a tensor extends past the end of the file."""
     name = path.rpartition("/")[2]
     with open_file(path) as (file, size):
         header = _parse(_Reader(file, name, size), name, size)
@@ -155,13 +154,13 @@ def _read_part(path: str, open_file: Opener) -> Header:
 
 def _parse(reader: _Reader, name: str, size: int) -> Header:
     if reader.take(4) != b"GGUF":
-        raise SpecdecError(f"{name} is not a GGUF file", "specdec runs GGUF models, as llama.cpp does.")
+        raise SpecdecError(f"{name} is not a GGUF file", "specdec runs only GGUF models, like llama.cpp.")
     version = reader.scalar("I")
     if version in (2 << 24, 3 << 24):
         reader.order = "big"
         version >>= 24
     if version not in (2, 3):
-        raise SpecdecError(f"{name} is GGUF version {version}", "Versions 2 and 3 can be read.")
+        raise SpecdecError(f"{name} is GGUF version {version}", "specdec reads versions 2 and 3.")
     n_tensors, n_keys = reader.scalar("Q"), reader.scalar("Q")
     reader.bound(n_tensors, _MAX_TENSORS, "tensors")
     reader.bound(n_keys, _MAX_KEYS, "metadata keys")
@@ -206,7 +205,7 @@ class _Reader:
             raise damaged(self.name, f"its header claims {count:,} {what}")
 
     def need(self, count: int) -> None:
-        """Have `count` more bytes in the buffer."""
+        """Fill the buffer with `count` more bytes."""
         end = self.position + count
         if end <= len(self._buffer):
             return
@@ -223,7 +222,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         self.need(count)
         self.position += count
-        with memoryview(self._buffer) as buffer:  # slicing the buffer itself would make one copy more
+        with memoryview(self._buffer) as buffer:  # slicing the buffer itself would copy twice
             return bytes(buffer[self.position - count : self.position])
 
     def scalar(self, code: str) -> Any:
@@ -263,7 +262,7 @@ class _Reader:
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="), copy=False)
 
     def _strings(self, count: int) -> StringArray:
-        """Walk over an array of strings; nothing is copied or decoded on the way."""
+        """Skip over an array of strings without splitting it."""
         start = end = self.position
         unpack, ready = struct.Struct(_PREFIXES[self.order] + "Q").unpack_from, len(self._buffer)
         for _ in range(count):

@@ -1,7 +1,7 @@
-"""What rules a model file out by its header, on the Hub before it is downloaded.
+"""Rejects model files by their headers; for those on the Hub, before the download.
 
-llama.cpp ends the process on many damaged files. Most of that is found by the trial of a new file, whose child process
-has loaded it first (engine/model_loading.py). Here is what a trial cannot see, or what needs a better reason.
+llama.cpp crashes on many damaged files. The trial of a new file in a child process (engine/model_loading.py) finds most
+of them. This module finds what a trial can't, or gives a better reason.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "euro
 
 
 def require_runnable(header: Header) -> None:
-    """Refuse what llama.cpp does not: values and kinds of model on which it ends the process, or answers nonsense."""
+    """Raise SpecdecError on values and kinds of model that llama.cpp accepts, but then crashes or answers nonsense."""
     if header.order != sys.byteorder:
         raise SpecdecError(
             f"{header.name} was made for {header.order}-endian machines; this one is {sys.byteorder}-endian",
             "Download a file for this machine, or convert it with gguf-convert-endian of the gguf package.",
         )
     if header.setting("attention.causal") is False or header.architecture.startswith(_ENCODERS):
-        what = f"{header.name} does not generate text: it is a {shown(header.architecture)} model"
-        raise SpecdecError(what, "Choose a causal language model, such as an instruct or a base model.")
+        what = f"{header.name} is not a causal language model and does not generate text ({shown(header.architecture)})"
+        raise SpecdecError(what, "Choose an instruct or a base model.")
     if header.architecture == "dflash":
         what = f"{header.name} is a DFlash draft model, which specdec cannot use"
         raise SpecdecError(what, "Use a draft model, or an EAGLE-3 head or Medusa heads for the target.")
@@ -36,25 +36,25 @@ def require_runnable(header: Header) -> None:
     if layers is not None and not (type(layers) is int and 1 <= layers <= _MAX_LAYERS):
         raise damaged(header.name, f"it claims {shown(layers)} layers")
     for tensor in header.tensors:
-        if tensor.name == "d2t":  # a head's table of token ids
+        if tensor.name == "d2t":  # a table of token ids
             continue
         if tensor.type in NOT_COMPUTED_WITH or (tensor.type != "F32" and "norm" in tensor.name):
             what = f"llama.cpp cannot compute with {shown(tensor.name)} of {header.name}: its type is {tensor.type}"
-            raise SpecdecError(what, "Download another file of this model, or convert it with llama.cpp's own tools.")
+            raise SpecdecError(what, "Download another file of this model, or convert it with llama.cpp's tools.")
 
 
 def require_tokenizer(header: Header) -> None:
-    """Refuse a model that cannot read a text: llama.cpp ends the process when asked to."""
+    """Raise SpecdecError on a model without a tokenizer: llama.cpp crashes when it tokenizes a text."""
     if is_reduced(header):
-        problem = f"{header.name} is a draft with a part of its target's tokens, and no model of its own"
+        problem = f"{header.name} is a draft with a part of its target's tokens and cannot run alone"
         raise SpecdecError(problem, "Name its target (-m), and this file as its draft (-md).")
     if header.metadata.get("tokenizer.ggml.model") in NO_TOKENIZER:
         raise SpecdecError(f"{header.name} has no tokenizer", "Choose a complete model file.")
 
 
 def require_sound_vocabulary(header: Header) -> None:
-    """Refuse a vocabulary that cannot spell some text. A trial has no text that is sure to show it. A tenth of a second
-    for 150k tokens: for files that are new. A reduced draft is compared with its target instead.
+    """Raise SpecdecError on a vocabulary that can't represent every byte, which a trial may not find. Takes 0.1 s for
+    150k tokens, so call it only for new files. A reduced draft is compared with its target instead.
     """
     if is_reduced(header):
         return

@@ -1,7 +1,7 @@
-"""The child of chat_template: it renders in Jinja's sandbox, with limits. It runs as a script, apart from specdec.
+"""The child process of chat_template, run as a script: it renders in Jinja's sandbox, within limits.
 
-Each line that it reads is a request, and each line that it writes an answer, both in JSON. A request without variables
-is a template that will be needed soon. The child ends at the end of its input, and when a template reaches a limit.
+Each input line is a request and each output line an answer, both in JSON. A request without variables only compiles its
+template and gets no answer. The process ends at the end of its input, and when a template exceeds a limit.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-_LONGEST_SOURCE = 48 << 10  # characters of a template; those in use have up to 30,000
-_LONGEST_TEXT, _TEXT_PER_INPUT_BYTE = 1 << 20, 16  # characters of what a template writes
-_LONGEST_REASON = 500  # characters: a template may refuse with any text
+_MAX_SOURCE = 48 << 10  # characters of a template; real ones have up to 30,000
+_MAX_TEXT, _TEXT_PER_INPUT_BYTE = 1 << 20, 16  # characters of the rendered text
+_MAX_REASON = 500  # characters of an error, because a template may raise one with any text
 _GLOBALS = "cycler dict joiner namespace range"
 
 
 def main(cpu_s: float, most_bytes: int, bytes_per_input_byte: int) -> None:
-    """Answer requests, with so much processor time and memory for each; the memory includes Python's own."""
+    """Answer requests. Each may use `cpu_s` seconds of processor time; the memory limit includes Python's own."""
     for line in sys.stdin.buffer:
         _limit(cpu_s, most_bytes + bytes_per_input_byte * len(line))
         request = json.loads(line)
         try:
             template = _compiled(request["source"])
             text = template.render(request["variables"]) if "variables" in request else ""
-            if len(text) > _LONGEST_TEXT + _TEXT_PER_INPUT_BYTE * len(line):
+            if len(text) > _MAX_TEXT + _TEXT_PER_INPUT_BYTE * len(line):
                 raise MemoryError
             answer = {"text": text}
         except MemoryError:
             return
-        except Exception as error:  # the template is foreign code, and may fail in any way
-            answer = {"reason": " ".join(str(error)[:_LONGEST_REASON].split()) or type(error).__name__}
+        except Exception as error:  # the template may raise anything
+            answer = {"reason": " ".join(str(error)[:_MAX_REASON].split()) or type(error).__name__}
         if "variables" in request:
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
 
 
 def _limit(cpu_s: float, n_bytes: int) -> None:
-    """Limit the memory, and the processor time that is taken from here on.
+    """Limit the memory, and the processor time from now on.
 
-    Windows has no such limits, and macOS none of memory: there, the parent watches.
+    Windows has neither limit, and macOS none for memory; there, the parent process checks.
     """
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # the signal ends the process
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -62,8 +62,8 @@ def _limit(cpu_s: float, n_bytes: int) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _compiled(source: str) -> Template:
-    if len(source) > _LONGEST_SOURCE:
-        raise TemplateError(f"it has {len(source):,} characters, the most is {_LONGEST_SOURCE:,}")
+    if len(source) > _MAX_SOURCE:
+        raise TemplateError(f"it has {len(source):,} characters; the limit is {_MAX_SOURCE:,}")
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _Generation]
     )
@@ -74,9 +74,9 @@ def _compiled(source: str) -> Template:
 
 
 class _Generation(Extension):
-    """The tag that marks the assistant's words for training. For a prompt, its body is just text."""
+    """The `generation` tag, which marks the assistant's text for training. In a prompt, its body is plain text."""
 
-    tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012  # like Jinja's declaration
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -84,7 +84,7 @@ class _Generation(Extension):
 
 
 def _tojson(value: Any, indent: Any = None, **_: Any) -> str:
-    """Jinja's own filter escapes for HTML, which no model was trained on."""
+    """JSON without the HTML escapes of Jinja's own filter, which no model was trained on."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
@@ -98,4 +98,4 @@ def _refuse(message: str) -> NoReturn:
 
 if __name__ == "__main__":
     main(float(sys.argv[1]), *map(int, sys.argv[2:]))
-    os._exit(0)  # nothing has to be freed in order
+    os._exit(0)  # skip the interpreter's shutdown

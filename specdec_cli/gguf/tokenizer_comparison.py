@@ -1,9 +1,9 @@
-"""Do two models share a tokenizer? Answered from the GGUF headers alone, local or remote.
+"""Compares the tokenizers of two models by their GGUF headers, local or remote.
 
-A draft is only useful if its token ids mean what the target's mean. llama.cpp (common/speculative.cpp) compares
-the vocabulary type, BOS and EOS where they are added, the size within 128, and the texts from id 5 on. Here
-ids 0 to 4, token types, merges, the pre-tokenizer and the special tokens count too. This rule is milder in one thing
-only: reserved tokens that neither model emits may have different names.
+A draft model's token ids must mean the same as the target's. llama.cpp (common/speculative.cpp) compares the vocabulary
+type, BOS and EOS if they are added, the size within 128, and the texts from id 5 on. This module also compares ids 0 to
+4, token types, merges, the pre-tokenizer and the special tokens. It is more tolerant in one point: reserved tokens that
+neither model emits may have different names.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from specdec_cli.gguf.vocabulary import (
 )
 
 MAX_PADDING = 128
-"""Ids by which the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
+"""How much the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
 _FIRST_COMPARED = 5  # llama.cpp's SPEC_VOCAB_CHECK_START_TOKEN_ID
 
-# Special tokens, and whether it is of no consequence that only one of the files says which it is: llama.cpp finds EOT
-# by its name, and neither of the others is ever added to a text or ends it.
+# Special tokens, and whether one of the files may leave the id out: llama.cpp finds EOT by its name, and the other two
+# are never added to a text and never end it.
 _SPECIALS = {"bos": False, "eos": False, "eot": True, "unknown": True, "separator": True}
 
-_BPE = ("gpt2", "gemma4", "hybriddna", "whitespace")  # one type to llama.cpp
-_PRE_ALIASES = {"None": "default", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}  # None: not stated
+_BPE = ("gpt2", "gemma4", "hybriddna", "whitespace")  # the same type in llama.cpp
+_PRE_ALIASES = {"None": "default", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}  # None: not in the file
 _ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, ("gpt2", "eos"): 11}
 
 TEXTS = "token texts"
@@ -45,9 +45,9 @@ Compatibility = Literal["identical", "compatible", "reduced", "translatable", "i
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing compared, as it is in either model. harmless: a difference that cannot change what is decoded.
+    """One comparison, with the value in each model. harmless: a difference that can't change the output.
 
-    llama_cpp: whether llama.cpp's own rule would refuse the pair over it.
+    llama_cpp: whether llama.cpp would reject the pair for it.
     """
 
     what: str
@@ -60,11 +60,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """identical: every part is equal. compatible: but for reserved ids. reduced: the draft has a part of the target's
-    tokens. translatable: `reason` says how they differ, but what tokens stand for is known. incompatible: it is not.
+    """identical: all parts are equal. compatible: all but reserved ids are equal. reduced: the draft has a part of the
+    target's tokens. translatable: they differ, but the bytes of all tokens are known. incompatible: all other cases.
 
-    n_shared: ids from 0 on that both models have, with a reduced draft all of the target's. n_differing: of these, ids
-    of another text or type. overlap: tokens of the same bytes, of a translatable pair.
+    n_shared: number of ids, from 0, in both models; for a reduced draft, all of the target's. n_differing: how many of
+    them differ in text or type. overlap: for a translatable pair, the tokens with the same bytes.
     """
 
     verdict: Compatibility
@@ -75,18 +75,18 @@ class Comparison:
 
     @property
     def reason(self) -> str:
-        """What decided the verdict: the first difference that counts, else those that do not; empty if identical."""
+        """Why: the most telling difference, otherwise the harmless ones; empty if identical."""
         grave = [check for check in self.checks if check.outcome == "different"]
-        grave.sort(key=lambda check: check.what != TEXTS)  # of several, a token says most: which, and what in either
+        grave.sort(key=lambda check: check.what != TEXTS)  # a differing token is the most telling
         return grave[0].why if grave else "; ".join(check.why for check in self.checks if check.outcome == "harmless")
 
     @property
     def llama_cpp_accepts(self) -> bool:
-        """Whether llama.cpp's own speculative decoding would take the pair."""
+        """Whether llama.cpp's own speculative decoding accepts the pair."""
         return not any(check.llama_cpp for check in self.checks)
 
     def require(self) -> None:
-        """Raise IncompatiblePair unless the pair can be used."""
+        """Raise IncompatiblePair if the pair can't be used."""
         if self.verdict == "incompatible":
             raise IncompatiblePair(
                 f"draft and target do not share a tokenizer: {self.reason}",
@@ -129,7 +129,7 @@ def compare(target: Header, draft: Header) -> Comparison:
 
 
 def _reduced(mine: Vocabulary, draft: Header) -> Comparison:
-    """A draft with a part of a target's tokens: is it this target's?"""
+    """Check whether a draft with a part of a target's tokens was made for this target."""
     size, own = f"{len(mine):,}", "unknown"
     try:
         vocabulary = read_reduced(draft)
@@ -139,7 +139,7 @@ def _reduced(mine: Vocabulary, draft: Header) -> Comparison:
         why = str(error)
     if why:
         return Comparison("incompatible", 0, 0, (Check("vocabulary", size, own, "different", why, True),))
-    why = f"the draft can say {vocabulary}, and reads the others as these"
+    why = f"the draft generates only {vocabulary} and reads the others as these"
     return Comparison("reduced", len(mine), 0, (Check("vocabulary", size, own, "harmless", why, True),))
 
 
@@ -167,7 +167,7 @@ def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
     a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
     unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
     if unused and (a is None) != (b is None):
-        return Check(what, _stated(a), _stated(b), "harmless", f"only one of the files says which token is the {what}")
+        return Check(what, _stated(a), _stated(b), "harmless", f"only one of the files names the {what}")
     assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
     same = _equal(assumed if a is None else a, assumed if b is None else b)
     llama_cpp = not same and mine.adds(name) and theirs.adds(name)
@@ -175,7 +175,7 @@ def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
 
 
 def _value(what: str, a: Any, b: Any, same: bool, subject: str, llama_cpp: bool = False) -> Check:
-    """A value of the metadata. subject: what a sentence about it begins with."""
+    """The check of a metadata value. subject: the start of the sentence about it."""
     if same:
         return Check(what, _stated(a), _stated(b))
     sides = [repr(shown(value)) if isinstance(value, str) else shown(value) for value in (a, b)]
@@ -188,7 +188,7 @@ def _stated(value: Any) -> str:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two values of the metadata, which may be anything, are the same."""
+    """Whether two metadata values, of any type, are equal."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return type(a) is type(b) and np.array_equal(a, b)
     if isinstance(a, list) and isinstance(b, list):
@@ -199,12 +199,12 @@ def _equal(a: Any, b: Any) -> bool:
 def _per_token(
     what: str, mine: Vocabulary, theirs: Vocabulary, other: list[int], describe: Callable[[Vocabulary, int], str]
 ) -> Check:
-    """A part that each token has. other: the ids where it differs."""
+    """The check of a property of each token. other: the ids whose property differs."""
     shared = min(len(mine), len(theirs))
     if not other:
         return Check(what, f"{shared:,}", "the same")
     outcome: CheckOutcome = "harmless"
-    why = f"{len(other):,} reserved tokens have other {what.removeprefix('token ')}"
+    why = f"{len(other):,} reserved tokens have different {what.removeprefix('token ')}"
     used = next((i for i in other if not (mine.reserved(i) and theirs.reserved(i))), None)
     if used is not None:
         outcome = "different"
@@ -226,7 +226,7 @@ def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:
         return Check("vocabulary", *sizes, "harmless", why)
     why = f"the target has {sizes[0]} tokens, the draft {sizes[1]}"
     if used is None:
-        why += f"; sizes may differ by {MAX_PADDING} at most"
+        why += f"; sizes may differ by at most {MAX_PADDING}"
     else:
         why += f", and token {used} of {longer.header.name} is {longer.text(used)}"
     return Check("vocabulary", *sizes, "different", why, padding > MAX_PADDING)
@@ -238,7 +238,7 @@ def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
     why = f"the target has {counts[0]} merges, the draft {counts[1]}" if counts[0] != counts[1] else ""
     if not isinstance(a, StringArray) or not isinstance(b, StringArray):
         why = why and "only one of them has BPE merges"
-    elif a != b:  # unless they are just stored in different byte orders
+    elif a != b:  # not only stored in different byte orders
         pairs = enumerate(zip(a.values, b.values, strict=False))
         other = (f"merge {i} is {quoted(x)} in the target, {quoted(y)} in the draft" for i, (x, y) in pairs if x != y)
         why = next(other, why)

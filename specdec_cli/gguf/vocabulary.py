@@ -1,7 +1,7 @@
-"""Vocabularies as GGUF headers have them: a model's own, the tokens that two have in common, and a part of a target's.
+"""Vocabularies in GGUF headers: a model's own, the overlap of two, and reduced ones.
 
-A reduced vocabulary belongs to a draft with a part of its target's tokens, so that its pass stays cheap beside a large
-vocabulary (FR-Spec, arXiv 2502.14856). It has no tokenizer: its file says which of the target's tokens are its own.
+A draft with a reduced vocabulary has only a part of its target's tokens, so that its passes stay cheap (FR-Spec, arXiv
+2502.14856). It has no tokenizer: its file lists which of the target's tokens it has.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from specdec_cli.gguf.header import Header, StringArray, damaged, shown
 
 _NORMAL, _UNUSED, _BYTE = 1, 5, 6
-_PADDING = re.compile(rb"\[PAD\d+\]")  # what the converter fills a vocabulary up with
+_PADDING = re.compile(rb"\[PAD\d+\]")  # padding by the converter
 _RESERVED = re.compile(
     rb"<\|?(dummy|pad|extra|reserved|unused|(image|audio|video)_(soft_token|token|pad))[^>]*>", re.IGNORECASE
 )
 _EMITTED = ("bos", "eos", "eot", "eom")
 
-# What llama.cpp assumes where a file does not say: src/llama-vocab.cpp of the bundled version.
+# llama.cpp's defaults for what a file doesn't state: src/llama-vocab.cpp of the bundled version.
 _MODELS_ADDING_BOS = {"llama", "bert"}
 _MODELS_ADDING_EOS = {"t5"}
 _PRE_TOKENIZERS_ADDING_BOS = {
@@ -33,17 +33,18 @@ _PRE_TOKENIZERS_ADDING_BOS = {
 }
 
 _BYTE_LEVEL = ("gpt2", "hybriddna")
-"""Tokenizers that write each byte as one character (GPT-2's table), and those that write spaces as U+2581."""
+"""Tokenizers that write each byte as one character, by GPT-2's table."""
 _PIECES = ("llama", "gemma4")
+"""Tokenizers that write spaces as U+2581."""
 _BYTE_NAME = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
 IDS, READS, DIGEST = (f"specdec.vocabulary.{name}" for name in ("ids", "reads", "tokens_sha256"))
 NO_TOKENIZER = ("none", "no_vocab")
-"""What `tokenizer.ggml.model` is in a file without one."""
+"""Values of `tokenizer.ggml.model` in a file without a tokenizer."""
 
 
 def tokenizer_digest(header: Header) -> str:
-    """A digest of everything in a header that decides how text becomes tokens."""
+    """A digest of everything in a header that affects tokenization."""
     sha = hashlib.sha256()
     for key, value in sorted(header.metadata.items()):
         if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):
@@ -54,13 +55,13 @@ def tokenizer_digest(header: Header) -> str:
 
 
 def _content(value: Any) -> bytes:
-    if isinstance(value, list):  # arrays, each of its own length
+    if isinstance(value, list):  # nested arrays
         return b"".join(b"%d " % len(part) + part for part in map(_content, value))
     return value.raw if isinstance(value, StringArray) else np.asarray(value).tobytes()
 
 
 class Vocabulary:
-    """A header's tokenizer, its parts read once. tokens: empty where the header has no tokenizer."""
+    """A header's vocabulary. tokens: empty if the header has no tokenizer."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -79,22 +80,22 @@ class Vocabulary:
         return self.tokens.count
 
     def field(self, key: str) -> Any:
-        """A value of the tokenizer's metadata, which may be anything; None if it is missing."""
+        """A metadata value of the tokenizer, of any type; None if it is missing."""
         return self.header.metadata.get(f"tokenizer.ggml.{key}")
 
     def text(self, token: int) -> str:
         return quoted(self.tokens.values[token])
 
     def reserved(self, token: int) -> bool:
-        """Whether no model emits this token: by its type, or its name if it is no normal token."""
-        if token in self._named:  # it begins or ends a text
+        """Whether no model emits this token, by its type or, unless it is a normal token, its name."""
+        if token in self._named:  # BOS, EOS and the like
             return False
         kind, text = self.types[token], self.tokens.values[token]
         named = _PADDING.fullmatch(text) or (kind != _NORMAL and _RESERVED.fullmatch(text))
         return bool(kind == _UNUSED or named)
 
     def adds(self, name: str) -> bool:
-        """Whether texts begin (bos) or end (eos) with this token, as llama.cpp decides it."""
+        """Whether llama.cpp adds this token at the start (bos) or end (eos) of a text."""
         given = self.field(f"add_{name}_token")
         model, pre = (str(self.field(key)) for key in ("model", "pre"))
         if name == "bos" and pre == "gemma4":
@@ -107,14 +108,14 @@ class Vocabulary:
 
 
 def quoted(text: bytes) -> str:
-    """The text of a token or a merge for a sentence."""
+    """The text of a token or a merge, quoted for a message."""
     return repr(text.decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenOverlap:
-    """target, draft: the bytes of each token, the name of a control token; empty where no model emits it. to_target:
-    (n_vocab of the draft,), of each of its tokens the target's with the same bytes; or -1.
+    """target, draft: the bytes of each token, or the name of a control token; empty if no model emits it. to_target:
+    (n_vocab of the draft,), for each draft token the target's token with the same bytes, or -1.
     """
 
     target: tuple[bytes, ...]
@@ -127,12 +128,12 @@ class TokenOverlap:
 
     @property
     def share(self) -> float:
-        """Of the draft's tokens, how many the target has, too."""
+        """The share of the draft's tokens that the target also has."""
         return float((self.to_target >= 0).mean())
 
 
 def token_overlap(target: Vocabulary, draft: Vocabulary) -> TokenOverlap | None:
-    """What two vocabularies share; None if the bytes of one's tokens are not known."""
+    """The overlap of two vocabularies; None if the bytes of one's tokens are unknown."""
     mine, theirs = _meanings(target), _meanings(draft)
     if mine is None or theirs is None:
         return None
@@ -142,7 +143,7 @@ def token_overlap(target: Vocabulary, draft: Vocabulary) -> TokenOverlap | None:
     seen = {b""}
     to_target = np.full(len(theirs), -1)
     for token, meaning in enumerate(theirs):
-        if meaning not in seen:  # of two with the same bytes the first
+        if meaning not in seen:  # the first of several with the same bytes
             seen.add(meaning)
             to_target[token] = ids.get(meaning, -1)
     return TokenOverlap(tuple(mine), tuple(theirs), to_target)
@@ -171,13 +172,13 @@ def _from_byte_level(text: bytes) -> bytes:
     table = _byte_characters()
     try:
         return bytes(table[character] for character in text.decode())
-    except (KeyError, UnicodeDecodeError):  # a token that was added as it is
+    except (KeyError, UnicodeDecodeError):  # an added token, stored as plain text
         return text
 
 
 @cache
 def _byte_characters() -> dict[str, int]:
-    """GPT-2's character of each byte: printable ones are themselves, the others come after U+0100 in their order."""
+    """GPT-2's table, character -> byte: printable bytes are themselves, the others follow in order from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -185,8 +186,8 @@ def _byte_characters() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReducedVocabulary:
-    """ids: (n_vocab of the draft,), of each of its tokens the target's. reads: (n_vocab of the target,), of each of the
-    target's tokens, as which of its own the draft reads it. digest: of the target's tokens.
+    """ids: (n_vocab of the draft,), draft token -> target token. reads: (n_vocab of the target,), target token -> the
+    token that the draft reads instead. digest: of the target's tokens.
     """
 
     ids: NDArray[np.intp]
@@ -197,7 +198,7 @@ class ReducedVocabulary:
         return f"{self.ids.size:,} of the target's {self.reads.size:,} tokens"
 
     def is_of(self, target: Header) -> bool:
-        """Whether it was made for a target with these very tokens."""
+        """Whether it was made for a target with exactly these tokens."""
         tokens = target.metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, StringArray) or tokens.count != self.reads.size:
             return False
@@ -205,7 +206,7 @@ class ReducedVocabulary:
 
 
 def tokens_digest(tokens: StringArray) -> str:
-    """What a target's list of tokens is known by."""
+    """A digest of a target's list of tokens."""
     return hashlib.sha256(tokens.raw).hexdigest()
 
 
@@ -214,7 +215,7 @@ def is_reduced(header: Header) -> bool:
 
 
 def read_reduced(header: Header) -> ReducedVocabulary | None:
-    """What a header says of it; None if it is no such draft. Raises SpecdecError if it contradicts itself."""
+    """A header's reduced vocabulary; None if it has none. Raises SpecdecError if it is inconsistent."""
     if not is_reduced(header):
         return None
     reads = _numbers(header, READS)
@@ -226,7 +227,7 @@ def read_reduced(header: Header) -> ReducedVocabulary | None:
     if header.metadata.get("tokenizer.ggml.model") not in NO_TOKENIZER:
         raise damaged(header.name, f"it has {IDS} and a tokenizer")
     if (size := header.setting("vocab_size")) != ids.size:
-        raise damaged(header.name, f"it claims {shown(size)} tokens, and {IDS} names {ids.size:,}")
+        raise damaged(header.name, f"it claims {shown(size)} tokens, but {IDS} names {ids.size:,}")
     digest = header.metadata.get(DIGEST)
     if not isinstance(digest, str):
         raise damaged(header.name, f"{DIGEST} is {shown(digest)}")
@@ -236,7 +237,7 @@ def read_reduced(header: Header) -> ReducedVocabulary | None:
 def _numbers(header: Header, key: str) -> NDArray[Any]:
     value = header.metadata.get(key)
     if not (isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu" and value.size):
-        raise damaged(header.name, f"{key} is no array of token ids")
+        raise damaged(header.name, f"{key} is not an array of token ids")
     return value
 
 

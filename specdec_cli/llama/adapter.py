@@ -1,4 +1,4 @@
-"""A LoRA adapter by its file, and how much of it is added to the weights."""
+"""A LoRA adapter: its file, and the scale at which it is added to the weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from specdec_cli.decoding.errors import UsageError
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _MOST = 3.4e38
-"""Of a scale, which is a 32-bit float."""
+"""The largest scale: it is a 32-bit float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """size: bytes. file: what tells the file from others. Both are known once its header has been read."""
+    """size: bytes. file: identifies the file. Both are set once its header has been read."""
 
     path: Path
     scale: float = 1.0
@@ -25,7 +25,7 @@ class Adapter:
 
     @classmethod
     def parse(cls, text: str) -> Adapter:
-        """FILE or FILE:SCALE. A colon that no number follows is part of the path. Raises UsageError."""
+        """FILE or FILE:SCALE. A colon without a number after it is part of the path. Raises UsageError."""
         name, _, tail = text.rpartition(":")
         if not (name and _NUMBER.fullmatch(tail)):
             return cls(Path(text))
@@ -39,5 +39,5 @@ class Adapter:
 
 
 def identity(adapters: Sequence[Adapter]) -> str:
-    """What tells these adapters, and their scales, from others; empty without any."""
+    """Identifies these adapters and their scales; empty without any."""
     return "; ".join(f"{adapter.file}:{adapter.scale!r}" for adapter in adapters)

@@ -1,7 +1,7 @@
-/* Forced into the C++ build of llama.cpp where the compiler gets Intel's AMX wrong (see building.py).
+/* Forced into the C++ build of llama.cpp if the compiler miscompiles Intel's AMX (see building.py).
 
-   GCC before the release that made it a builtin declares that _tile_loadconfig reads 8 bytes. It reads 64: the stores
-   that fill the other 56 are dropped at -O3, and the processor faults at the first pass over several tokens. */
+   Old releases of GCC, in which it isn't a builtin, declare that _tile_loadconfig reads 8 bytes. It reads 64, so the
+   stores of the other 56 are dropped at -O3, and the processor faults at the first pass over several tokens. */
 #if defined(__cplusplus) && defined(__GNUC__) && !defined(__clang__) && defined(__AMX_TILE__)
 #include <immintrin.h>
 #undef _tile_loadconfig

@@ -1,6 +1,6 @@
-"""llama.cpp's functions, in a build that works on this processor: whoever needs them imports `lib` from here.
+"""llama.cpp's functions, in a build that works on this processor. All other modules import `lib` from here.
 
-A build for another processor ends the process that loads it, so `kernels` has tried it before, in a process of its own.
+Loading a build for another processor ends the process, so `kernels` tries it first in a separate process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ kernels.verdict()
 import llama_cpp.llama_cpp as lib  # noqa: E402
 
 FOLDER = Path(lib._lib._name).parent
-"""Where the libraries lie."""
+"""The folder of the libraries."""
 
 __all__ = ["FOLDER", "lib"]

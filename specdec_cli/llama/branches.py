@@ -1,8 +1,7 @@
-"""Which of llama.cpp's sequences the nodes of a token tree belong to.
+"""Assigns the nodes of a token tree to llama.cpp's sequences.
 
-llama.cpp knows no trees, only sequences that may share cells of the cache: a node belongs to the sequence of each leaf
-below it, and so attends to its ancestors and to nothing else. Sequence 0 is the text itself, and the first branch that
-leaves it.
+llama.cpp has no trees, only sequences that can share cells of the cache. A node belongs to the sequence of each leaf
+below it, so it attends only to its ancestors. Sequence 0 is the text itself and the first branch.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How to append nodes. sequences and depths: of each node. copies: (from, to, depth), to be made before: the text,
-    and the cells of one sequence as far as that depth (exclusive, the first node's is 0), belong to another one too.
+    """How to append nodes. sequences, depths: for each node. copies: (source, destination, depth), to be made first:
+    the destination sequence gets the text and the source's cells above that depth (the first node's is 0).
     """
 
     sequences: list[list[int]]
@@ -23,7 +22,7 @@ class Layout:
 
 
 class Branches:
-    """A tree that grows from the end of a text. most: how many sequences there may be."""
+    """A tree that grows from the end of a text. most: the maximum number of sequences."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -33,14 +32,14 @@ class Branches:
         return len(self._parents) - 1
 
     def clear(self) -> None:
-        """Back to the text alone."""
+        """Drop the tree."""
         self.used = 1
-        """Sequences that there are."""
-        # Of the text's end, then of each node: its parent, its sequence, its depth, whether a node continues that.
+        """Sequences in use."""
+        # For the text's end, then each node: its parent, sequence, depth, and whether a child continues the sequence.
         self._parents, self._sequence, self._depth, self._continued = [-1], [0], [-1], [False]
 
     def grow(self, parents: Sequence[int]) -> Layout:
-        """Append nodes, each to one of before or to the text (-1). Raises ValueError if there are too many branches."""
+        """Append nodes, each to an earlier one or the text (-1). Raises ValueError if there are too many branches."""
         old = len(self._parents)
         layout = Layout([], [], [])
         for above in (parent + 1 for parent in parents):
@@ -48,10 +47,10 @@ class Branches:
             if self._continued[above]:
                 sequence = self.used
                 if sequence == self._most:
-                    raise ValueError(f"a tree of more than {self._most} branches")
+                    raise ValueError(f"the tree has more than {self._most} branches")
                 self.used += 1
                 node = above
-                while node >= old:  # ancestors that come with the same pass
+                while node >= old:  # ancestors in the same pass
                     layout.sequences[node - old].append(sequence)
                     node = self._parents[node]
                 layout.copies.append((self._sequence[node], sequence, self._depth[node] + 1))
@@ -67,5 +66,5 @@ class Branches:
         return layout
 
     def sequence(self, node: int) -> int:
-        """One that leads through a node; -1 is the text."""
+        """A sequence that contains a node; -1 is the text."""
         return self._sequence[node + 1]

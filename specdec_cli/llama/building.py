@@ -1,10 +1,10 @@
-"""Builds llama.cpp for this machine: the flags, a fault of the compiler, and a trial of what was built.
+"""Builds llama.cpp for this machine: the flags, a workaround for a compiler bug, and a trial of the build.
 
-It needs nothing but Python, for `make setup` runs it before anything is installed:
+It needs only Python, because `make setup` runs it before anything is installed:
 
-    python building.py install [--accel auto] [-- PIP ARGUMENTS]  install with pip, try it, build it plainer if it fails
+    python building.py install [--accel auto] [-- PIP ARGUMENTS]  install with pip, try it, build more simply if needed
     python building.py flags [--accel auto]                       the CMAKE_ARGS of the first attempt
-    python building.py key [--accel auto]                         tells this machine and compiler from others
+    python building.py key [--accel auto]                         a key for this machine, compiler and flags
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ACCELERATORS = {"cpu": "-DGGML_METAL=off", "cuda": "-DGGML_CUDA=on", "metal": "-DGGML_METAL=on"}
 ACCELERATORS["vulkan"] = "-DGGML_VULKAN=on"
-# No multimodal library. RPC for --rpc. No OpenMP: its threads wait badly as soon as two threads compute (computing.py).
+# No multimodal library. RPC for --rpc. No OpenMP: it becomes slow as soon as two threads compute (computing.py).
 _FLAGS = ("-DLLAVA_BUILD=off", "-DGGML_RPC=ON", "-DGGML_RPC_RDMA=OFF", "-DGGML_OPENMP=OFF")
 _HEADER = Path(__file__).with_name("amx_tile_config.h")
 
@@ -56,23 +56,23 @@ extern "C" __attribute__((noreturn, used)) void report(const uint8_t * bytes) {
 
 int main() { configure(); return 1; }
 """
-"""What ggml does before its first AMX pass. `report` takes the place of the instruction, so no AMX is needed."""
+"""What ggml does before its first AMX pass. `report` replaces the instruction, so no AMX is needed."""
 _EXPECTED = [1, *[0] * 15, *(byte for i in range(8) for byte in (32 + i, 0)), *[0] * 16, *range(8, 16), *[0] * 8]
 _INSTRUCTION = re.compile(r"^\s*ldtilecfg\s+(.*)$", re.MULTILINE)
-# The stack pointer goes below the bytes first, which may lie in the red zone.
+# Move the stack pointer below the bytes first: they may lie in the red zone.
 _CALL = r"\tleaq \1, %rdi\n\tsubq $4096, %rsp\n\tandq $-64, %rsp\n\tcall report"
 
 
 def compiler() -> str:
-    """The C++ compiler that CMake will take; empty if there is none."""
+    """The C++ compiler that CMake will use; empty if there is none."""
     return shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or ""
 
 
 def drops_tile_config(cxx: str, *flags: str) -> bool:
-    """Whether this compiler drops what AMX's tile configuration should hold, at the optimisation of the build.
+    """Whether this compiler drops the contents of AMX's tile configuration, at the build's optimisation level.
 
-    It is asked for the machine code of ggml's own pattern. The instruction in it becomes a call that prints the bytes
-    that the instruction would read, so this works on any x86-64 processor. False where there is nothing to find out.
+    It compiles ggml's own pattern to assembly, where a call that prints the bytes to be read replaces the instruction,
+    so this works on any x86-64 processor. False if it can't be found out.
     """
     if platform.machine().lower() not in ("x86_64", "amd64") or os.name != "posix":
         return False
@@ -82,7 +82,7 @@ def drops_tile_config(cxx: str, *flags: str) -> bool:
         source.write_text(_PATTERN)
         options = ["-O3", "-DNDEBUG", "-mamx-tile", "-mamx-int8", *flags]
         if not _output(cxx, *options, "-S", str(source), "-o", str(code)) or not code.exists():
-            return False  # a compiler that knows no AMX
+            return False  # the compiler doesn't support AMX
         text = code.read_text()
         code.write_text(_INSTRUCTION.sub(_CALL, text))
         if not _output(cxx, str(code), "-o", str(program)) or not program.exists():
@@ -108,7 +108,7 @@ def _output(*command: str) -> _Output:
 
 
 def accelerator() -> str:
-    """What to build for: CUDA needs a GPU that answers and a compiler for it; the compiler alone is not enough."""
+    """What to build for. CUDA needs a GPU that responds and its compiler; the compiler alone isn't enough."""
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         return "metal"
     has_cuda = shutil.which("nvcc") and "GPU" in _output("nvidia-smi", "-L").stdout
@@ -132,41 +132,42 @@ def flags(accel: str, attempt: int = 0) -> list[str]:
 
 
 def processor() -> str:
-    """The processor's model and what it can do, as the system tells; the same for all machines of a kind."""
+    """The processor's model and features, as the system reports them; the same on all machines of a kind."""
     try:
-        with Path("/proc/cpuinfo").open("rb") as file:  # the first core's part will do: a large machine has many
+        with Path("/proc/cpuinfo").open("rb") as file:  # the first core is enough: a large machine has many
             text = file.read(1 << 14).split(b"\n\n")[0].decode("utf-8", "replace")
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    told = (line.partition(":") for line in text.splitlines())
-    kept = [value.strip() for name, _, value in told if name.strip() in ("model name", "flags", "Features", "CPU part")]
+    lines = (line.partition(":") for line in text.splitlines())
+    names = ("model name", "flags", "Features", "CPU part")
+    kept = [value.strip() for name, _, value in lines if name.strip() in names]
     return f"{platform.machine()} {' '.join(kept)}"
 
 
 def key(accel: str) -> str:
-    """A word that tells builds for this processor, by this compiler and with these flags, from others."""
+    """Identifies builds for this processor, by this compiler, with these flags."""
     cxx = compiler()
     version = _output(cxx, "--version").stdout if cxx else ""
-    told = "\n".join((processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()))
-    return f"{accel}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    parts = "\n".join((processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()))
+    return f"{accel}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 
 
 def command() -> str:
-    """What a user types to build llama.cpp again, with the flags that it needs here."""
+    """The command that rebuilds llama.cpp with the flags that it needs here."""
     return f"{shlex.quote(sys.executable)} -m specdec_cli.llama.building install"
 
 
 def install(accel: str, pip_arguments: Sequence[str]) -> int:
-    """Install with pip and try what was built; build it plainer if that does not work. Returns an exit code."""
+    """Install with pip and try the build; build a simpler one if it doesn't work. Returns an exit code."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    if not _output(*pip, "--version"):  # uv makes environments without it
+    if not _output(*pip, "--version"):  # uv creates environments without pip
         subprocess.run([sys.executable, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=False)
     cache, name = _output(*pip, "cache", "dir").stdout.strip(), key(accel)
-    print(f"Building llama.cpp for {accel}, if it isn't in the cache: that takes some minutes.", flush=True)
+    print(f"Building llama.cpp for {accel}. It takes a few minutes, unless it's in the cache.", flush=True)
     own = pip_arguments or ["--force-reinstall", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python"]
-    said = ""
+    fault = ""
     for attempt, how in enumerate(ATTEMPTS):
-        # pip's cache does not know CMAKE_ARGS, so each kind of build has one of its own inside it.
+        # pip's cache ignores CMAKE_ARGS, so each kind of build gets its own cache folder.
         where = ["--cache-dir", str(Path(cache) / f"specdec-{name}-{attempt}")] if cache else []
         environment = {**os.environ, "CMAKE_ARGS": " ".join(map(shlex.quote, flags(accel, attempt)))}
         code = subprocess.run([*pip, "install", "-q", *where, *own], env=environment, check=False).returncode
@@ -177,25 +178,25 @@ def install(accel: str, pip_arguments: Sequence[str]) -> int:
         )
         if not tried.returncode:
             if attempt:
-                print(f"llama.cpp was built {how}: {said}", flush=True)
+                print(f"llama.cpp was built {how}: {fault}", flush=True)
             return 0
-        said = tried.stdout.strip()
+        fault = tried.stdout.strip()
         if attempt + 1 < len(ATTEMPTS):
-            print(f"{said}\nBuilding llama.cpp again, {ATTEMPTS[attempt + 1]}.", flush=True)
+            print(f"{fault}\nBuilding llama.cpp again, {ATTEMPTS[attempt + 1]}.", flush=True)
             subprocess.run([*pip, "uninstall", "-q", "-y", "llama-cpp-python"], check=False)
-    print(said, file=sys.stderr)
+    print(fault, file=sys.stderr)
     return 1
 
 
 def main() -> int:
-    import argparse  # five milliseconds, which no start of specdec should take
+    import argparse  # takes five milliseconds, too long for every start of specdec
 
     arguments = sys.argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(description="Build llama.cpp for this machine.")
     parser.add_argument("what", choices=["install", "flags", "key"])
     parser.add_argument("--accel", choices=["auto", *ACCELERATORS], default="auto", help="what to build for")
-    parser.epilog = "After --: what pip installs; by default llama-cpp-python again."
+    parser.epilog = "After --: arguments for pip install; without any, llama-cpp-python is built again."
     chosen = parser.parse_args(arguments[:end])
     accel = accelerator() if chosen.accel == "auto" else chosen.accel
     if chosen.what == "install":

@@ -1,13 +1,13 @@
-"""Where llama.cpp computes on the CPU: in which thread of the process, and with which threads of its own.
+"""Where llama.cpp computes on the CPU: in which thread of the process, and with which thread pool.
 
-Built with OpenMP, llama.cpp computes well in one thread of a process alone. While a first thread that has started a
-parallel region lives, libgomp counts its idle workers, too: for a second one it sees more threads than cores, and lets
-workers sleep between the steps of a pass, which then takes three to six times as long. So with such a build everything
-that computes goes to one thread, whoever asks: some 30 us a pass.
+With OpenMP, llama.cpp is fast only in one thread of a process. While a first thread that has started a parallel region
+lives, libgomp counts its idle workers, too: for a second thread it sees more threads than cores, and lets workers sleep
+between the steps of a pass, which then takes three to six times as long. So with such a build one thread computes for
+all others, which costs some 30 us a pass.
 
-`make setup` builds without OpenMP. Then ggml would make the threads of each pass anew, a fifth of a pass of half a
-millisecond; so it is given pools that stay, one for each number of threads. A pool takes one pass at a time, and two
-engines that compute in turns are as fast as one: a lock sees to that.
+`make setup` builds without OpenMP. ggml would then create new threads for each pass, which costs a fifth of a pass of
+half a millisecond, so it gets permanent pools, one for each number of threads. A pool takes one pass at a time. Engines
+take turns, guarded by a lock, which costs no speed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _detach = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(("llama_detach_threadpool", li
 
 _turn = Lock()
 _POLL = 1
-"""For how long a pool's threads wait for the next pass before they sleep, in ggml's measure: some milliseconds. 0 costs
-a wake-up a pass, the default of 50 keeps the cores busy for a fifth of a second after each."""
+"""How long a pool's threads wait for the next pass before they sleep, in ggml's unit: some milliseconds. 0 costs a
+wake-up for each pass; the default of 50 keeps the cores busy for a fifth of a second after each."""
 _DEFAULT_POLL = 50
 _N_THREADS, _POLL_AT, _PARAMS_BYTES = 512, 520, 4096
-"""Where ggml_threadpool_params has the number of threads and the poll level; room for it, whatever its size is."""
+"""Offsets of the number of threads and the poll level in ggml_threadpool_params, and enough bytes for that struct."""
 
 
 class PendingCall:
@@ -51,14 +51,14 @@ class PendingCall:
 
 
 class Worker:
-    """A thread that calls functions for others, one after another; it ends with the process."""
+    """A thread that runs calls for others, one after another; it ends with the process."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[PendingCall] = SimpleQueue()
         Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, call: PendingCall) -> None:
-        """Have it done as soon as earlier ones are."""
+        """Queue a call."""
         self._calls.put(call)
 
     def _work(self) -> None:
@@ -73,18 +73,18 @@ class Worker:
 
 @cache
 def has_openmp() -> bool:
-    """Whether this build computes with OpenMP."""
+    """Whether this build uses OpenMP."""
     return "OPENMP = 1" in library.build_flags()
 
 
 @cache
 def _only_thread() -> Worker:
-    """The thread of this process that computes, with a build that has OpenMP."""
+    """The one thread of this process that computes, if the build uses OpenMP."""
     return Worker("llama.cpp")
 
 
 def call(function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.0) -> Result:
-    """Call a function of llama.cpp that computes here, or may. It is waited for, however long it takes."""
+    """Call a function of llama.cpp that may compute on this machine, and wait for it. allowed_s: ignored."""
     if not has_openmp():
         return function(*arguments)
     _only_thread().submit(job := PendingCall(function, arguments))
@@ -95,12 +95,12 @@ def call(function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.
 
 
 def turn(offloaded: bool) -> AbstractContextManager[object]:
-    """What to hold during a pass. offloaded: all of it is computed on GPUs, or some on other machines."""
+    """What to hold during a pass. offloaded: whether it runs wholly on GPUs, or partly on other machines."""
     return nullcontext() if offloaded or has_openmp() else _turn
 
 
 def use_threads(context: Any, threads: int, offloaded: bool = False) -> None:
-    """Let a context of llama.cpp compute with so many threads. offloaded: as above; it takes no turns, so no pool."""
+    """Set the threads of a llama.cpp context. offloaded: as in `turn`; without turns, it gets no pool."""
     lib.llama_set_n_threads(context, threads, threads)
     if pool := None if offloaded else _pool(threads):
         _attach(context, pool, pool)
@@ -109,7 +109,7 @@ def use_threads(context: Any, threads: int, offloaded: bool = False) -> None:
 
 
 def use_threads_of_graph(backend: Any, threads: int) -> None:
-    """The same for the CPU's backend of ggml."""
+    """Set the threads of ggml's CPU backend."""
     ggml.cpu_function("ggml_backend_set_n_threads", None, ctypes.c_void_p, ctypes.c_int)(backend, threads)
     if attach := ggml.cpu_function("ggml_backend_cpu_set_threadpool", None, ctypes.c_void_p, ctypes.c_void_p):
         attach(backend, _pool(threads))
@@ -117,7 +117,7 @@ def use_threads_of_graph(backend: Any, threads: int) -> None:
 
 @cache
 def _pool(threads: int) -> int | None:
-    """ggml's pool of so many threads; None where it needs none, or has no such thing as we know it."""
+    """ggml's pool of this many threads; None if none is needed, or this build's pools aren't as expected."""
     if threads < 2 or has_openmp() or not ggml.exports("ggml_threadpool_params_init"):
         return None
     new = ggml.cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)

@@ -1,4 +1,4 @@
-"""A text in one model's KV cache, and a tree at its end: append tokens, read logits, drop what should not stay."""
+"""A text in one model's KV cache, and a tree at its end: append tokens, read logits, drop rejected tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import Passes, Piece
 
 _FIRST_PIECE = 32
-"""Tokens of a long text that are read first, to know how long the rest will take."""
+"""Tokens of a long text that are read first, to estimate how long the rest will take."""
 
 
 class Context(DraftModel, Protocol):
-    """What a session holds of any model: of one that writes text, of next-token layers, of Medusa heads."""
+    """What a session holds for any model: a language model, next-token layers, or Medusa heads."""
 
     passes: Passes
 
@@ -38,17 +38,17 @@ class SharedCache(Protocol):
     """A KV cache that several texts share."""
 
     n_ctx: int
-    """Tokens of each."""
+    """Tokens per text."""
 
     @property
     def texts(self) -> Sequence[LlamaContext]: ...
 
     def read(self, piece: Piece) -> Logits:
-        """A pass over a piece of one text."""
+        """Run a pass over a piece of one text."""
 
 
 class LlamaContext:
-    """A text, in a KV cache with the passes that fill it. sequence: its part of a cache that is `shared`.
+    """A text in a KV cache, with the passes that fill it. sequence: the text's, if the cache is `shared`.
 
     Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
     """
@@ -57,25 +57,25 @@ class LlamaContext:
         self.passes, self._sequence, self._shared = passes, sequence, shared
         self.cache = KVCache(passes, sequence)
         self.read: Callable[[Piece], Logits] = shared.read if shared else passes.read
-        """What makes a pass over a piece of the text."""
+        """Runs a pass over a piece of the text."""
         self.hidden: HiddenRows | None = None
-        """What is kept of each token's hidden rows, for heads that draft with them."""
+        """The hidden rows of the tokens, if heads draft with them."""
         self.n_ctx, self.n_vocab = shared.n_ctx if shared else passes.n_ctx, passes.n_vocab
         self.max_rows, self._most_read, self.rewinds = passes.max_rows, passes.most_read, passes.rewinds
         self.max_branches = passes.branches if passes.rewinds else 0
         self.shifts = passes.rewinds and not shared and self.cache.can_move
-        """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
+        """Whether `forget` is possible: cells that several texts share can't move for one of them."""
         self.thread_log = [(0, self.threads)]
-        """The threads that the text began with, then each change: the tokens in the cache before the pass that it came
-        after, and the new threads.
+        """The threads that the text began with, then each change: the tokens in the cache before the last pass with the
+        old threads, and the new threads.
         """
         self.on_read: Callable[[int, int], None] | None = None
-        """Called while a long text is read: tokens read so far, and all."""
+        """Called while a long text is read, with the tokens read so far and their total."""
         self.length = 0
         self.reuses = False
-        """Whether `begin` may keep what is held of a text already."""
+        """Whether `begin` may keep the beginning of the previous text."""
         self.tokens: list[int] = []
-        """The text, `length` tokens; and the nodes of the tree at its end, by number."""
+        """The tokens of the text; `_grown` has those of the tree at its end, by node number."""
         self._grown: list[int] = []
         self._failed = False
 
@@ -83,11 +83,11 @@ class LlamaContext:
     def open(
         cls, model: Model, n_ctx: int, max_rows: int, threads: int, interrupt: Interrupt, branches: int = 1
     ) -> LlamaContext:
-        """One with a cache of its own, for up to `n_ctx` tokens.
+        """Open a context with its own cache, for up to `n_ctx` tokens.
 
-        max_rows: the most rows of logits that a pass may yield, of n_vocab floats each: 1 for a draft model, 1 + the
-        draft length for a target. At most N_BATCH. branches: the most of a tree, for `grow`; at most max_rows.
-        Raises SpecdecError if the cache does not fit in memory.
+        max_rows: the most rows of logits that a pass may yield, n_vocab floats each: 1 for a draft model, 1 + the draft
+        length for a target; at most N_BATCH. branches: the most branches of a tree, for `grow`; at most max_rows.
+        Raises SpecdecError if the cache doesn't fit in memory.
         """
         return cls(Passes(model, n_ctx, max_rows, threads, interrupt, branches))
 
@@ -97,7 +97,7 @@ class LlamaContext:
         return self.passes.threads
 
     def begin(self, text: Sequence[int]) -> int:
-        """Forget everything, or where `reuses` allows it all but the longest common beginning with `text`, of which at
+        """Forget everything or, if `reuses` is set, everything after the longest common prefix with `text`, of which at
         least the last token is left to read. Returns how many tokens are kept.
         """
         kept = 0
@@ -120,7 +120,7 @@ class LlamaContext:
         return kept
 
     def common(self, text: Sequence[int]) -> int:
-        """How many tokens of a text it begins with."""
+        """How many tokens of a text it shares from the start."""
         return sum(1 for _ in takewhile(bool, map(eq, self.tokens, text)))
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
@@ -130,17 +130,17 @@ class LlamaContext:
         return news
 
     def forget(self, first: int, count: int) -> None:
-        """Drop `count` tokens from position `first` on; what follows moves up. Only where it `shifts`."""
+        """Drop `count` tokens from position `first` on; later ones move up. Only if `shifts` is set."""
         self.cache.forget(first, count)
         self.length -= count
         del self.tokens[first : first + count]
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
-        """Append `tokens`, in as many passes as it takes.
+        """Append `tokens`, in as many passes as needed.
 
         Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, (len(tokens) - unread, n_vocab),
-        the rows after all but the first `unread`: at most max_rows, in one pass. Raises Interrupted, or SpecdecError
-        if llama.cpp fails.
+        the rows after all but the first `unread` tokens: at most max_rows, in one pass. Raises Interrupted, or
+        SpecdecError if llama.cpp fails.
         """
         total = len(tokens)
         if not all_rows and total > self._most_read:
@@ -160,8 +160,8 @@ class LlamaContext:
         return rows[extra : extra + (count - unread if all_rows else 1)]
 
     def _read_most(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Read a long text but for its last piece, which is returned. The pieces depend on nothing but its length, for
-        what is read in other passes rounds differently.
+        """Read a long text except its last piece, which is returned. The pieces depend only on its length, because
+        other passes would round differently.
         """
         total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
         report(0, total)
@@ -176,12 +176,12 @@ class LlamaContext:
     def grow(self, tokens: Sequence[int], parents: Sequence[int], unread: int = 0) -> Logits:
         """Append nodes to a tree at the end of the text, in one pass that yields at most max_rows rows.
 
-        parents: of each, the number of the node that it follows, counted since the tree began, or -1 for the text.
-        unread: so many of the first tokens get no row. Returns (len(tokens) - unread, n_vocab). After it, only `grow`
-        and `keep` may be called. Raises SpecdecError if llama.cpp fails, or the model's memory is recurrent.
+        parents: for each, the number of the node that it follows, counted from the tree's start, or -1 for the text.
+        unread: how many of the first tokens get no row. Returns (len(tokens) - unread, n_vocab). Afterwards, only
+        `grow` and `keep` may be called. Raises SpecdecError if llama.cpp fails, or the model's memory is recurrent.
         """
         if not self.rewinds:
-            raise SpecdecError("this model cannot check a tree: its memory is recurrent", "Draft chains: --tree 1.")
+            raise SpecdecError("this model cannot verify a tree: its memory is recurrent", "Draft chains: --tree 1.")
         if self.length + len(self.cache.branches) + len(tokens) > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         layout = self.cache.grow(parents, self.length)
@@ -197,9 +197,9 @@ class LlamaContext:
         return rows[extra : len(tokens) - unread + extra]
 
     def keep(self, path: Sequence[int], ahead: Sequence[int] = ()) -> None:
-        """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped.
+        """End the tree: append its nodes on this path to the text, and drop the others.
 
-        ahead: nodes that follow in the text, and are read again: heads may go by their hidden rows before that.
+        ahead: nodes that follow in the text and will be read again; heads may need their hidden rows before that.
         """
         if self.hidden is not None:
             self.hidden.keep(self.length, (*path, *ahead))
@@ -210,19 +210,19 @@ class LlamaContext:
         self.cache.keep(path, first)
 
     def begin_draft(self) -> None:
-        """Let what follows be something that `end_draft` can drop, whatever the model's memory is."""
+        """Begin a draft, which `end_draft` can drop whatever the model's memory is."""
         self.cache.checkpoint(self.length)
 
     def end_draft(self, length: int) -> None:
-        """Drop what was drafted from position `length` on."""
+        """Drop the draft from position `length` on."""
         self.rewind(length)
 
     def rewind(self, length: int) -> None:
-        """Drop every token from position `length` on. A recurrent or hybrid model cannot forget: its state is taken
-        from the last pass's snapshots, or restored from where a draft began, and what follows is decoded again. Raises
+        """Drop every token from position `length` on. The state of a recurrent or hybrid model comes from the last
+        pass's snapshots, or from the checkpoint where a draft began, after which tokens are decoded again. Raises
         SpecdecError rather than leave a wrong state.
         """
-        if len(self.cache.branches):  # a failure left a tree
+        if len(self.cache.branches):  # an earlier failure left a tree
             self.keep(())
         if length >= self.length:
             return
@@ -252,7 +252,7 @@ class LlamaContext:
         self.passes.set_threads(threads)
 
     def save(self, path: Path) -> None:
-        """Keep the text's cache in a file, some kilobytes a token. Raises SpecdecError if it cannot be written."""
+        """Save the text's cache to a file, some kilobytes per token. Raises SpecdecError if it can't be written."""
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{path.name}.new")
         try:
@@ -264,7 +264,7 @@ class LlamaContext:
                 new.unlink(missing_ok=True)
 
     def load(self, path: Path) -> bool:
-        """Take a cache back that a context of the same model saved. False, and an empty context, if it does not fit."""
+        """Load a cache that a context of the same model saved. If it can't be used, the context is empty: False."""
         self.rewind(0)
         tokens = self.cache.load(path, self.n_ctx)
         if not tokens:
@@ -274,6 +274,6 @@ class LlamaContext:
         return True
 
     def close(self) -> None:
-        """Free the cache, if it is the text's own."""
+        """Free the cache, unless it is shared."""
         if not self._shared:
             self.passes.close()

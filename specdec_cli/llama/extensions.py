@@ -1,7 +1,7 @@
-"""What llama.cpp exports and does not promise: the hidden rows of a model's layers, for heads that draft with them.
+"""Functions of llama.cpp without a stable API: hidden rows of a model's layers, for heads that draft with them.
 
-Its names are those of a C++ header in flux (src/llama-ext.h of the bundled version), so each is looked for, and
-`missing` says which are not there. The bindings know some of them as `llama_cpp_ext`.
+Their names come from a C++ header that changes (src/llama-ext.h of the bundled version), so each is looked up, and
+`missing` lists those that aren't found. The bindings declare some of them in `llama_cpp_ext`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specdec_cli.llama.bindings import lib
 
 _CONTEXT, _MODEL = ctypes.c_void_p, ctypes.c_void_p
 _ADDRESS = ctypes.c_void_p
-# name: how the Itanium C++ ABI writes its parameters, arguments, result
+# name: its parameters as the Itanium C++ ABI mangles them, argument types, result type
 _FUNCTIONS: dict[str, tuple[str, list[Any], Any]] = {
     "llama_set_embeddings_nextn": ("P13llama_contextbb", [_CONTEXT, ctypes.c_bool, ctypes.c_bool], None),
     "llama_get_embeddings_nextn": ("P13llama_context", [_CONTEXT], _ADDRESS),
@@ -42,7 +42,7 @@ def _function(name: str) -> Any:
 
 
 def missing() -> list[str]:
-    """What this build of llama.cpp lacks for drafts from hidden rows; empty where they can be made."""
+    """What this build of llama.cpp lacks for drafting from hidden rows; empty if nothing."""
     lacking = [name for name in _FUNCTIONS if _function(name) is None]
     fields = {field[0] for field in lib.llama_context_params._fields_} | {
         field[0] for field in lib.llama_model_params._fields_
@@ -55,45 +55,45 @@ def require() -> None:
     if lacking := missing():
         raise SpecdecError(
             f"this build of llama.cpp gives no hidden rows: it lacks {', '.join(lacking)}",
-            "Install the version of llama-cpp-python that specdec names, or use another drafter.",
+            "Install the version of llama-cpp-python that specdec requires, or use another drafter.",
         )
 
 
 def give_hidden_rows(context: Any, masked: bool) -> None:
-    """Let a context give what leaves its last layer. masked: of the tokens alone whose logits are asked for."""
+    """Make a context output its last layer's rows. masked: only for tokens whose logits are requested."""
     _function("llama_set_embeddings_nextn")(context, True, masked)
 
 
 def hidden_rows(context: Any, count: int, width: int) -> NDArray[np.float32]:
-    """(count, width), of the last pass; valid until the next."""
+    """(count, width): the last layer's rows in the last pass; valid until the next."""
     address = _function("llama_get_embeddings_nextn")(context)
     if not address:
-        raise SpecdecError("llama.cpp gives no hidden rows of this model", "Use another drafter.")
+        raise SpecdecError("llama.cpp gives no hidden rows for this model", "Use another drafter.")
     return _rows_at(address, count, width)
 
 
 def _rows_at(address: int, count: int, width: int) -> NDArray[np.float32]:
-    """numpy.ctypeslib.as_array takes ten times as long, and drafts read rows all the time."""
+    """A view of rows in memory. numpy.ctypeslib.as_array takes ten times as long, and drafting reads rows often."""
     buffer: Any = (ctypes.c_float * (count * width)).from_address(address)
     return np.frombuffer(buffer, np.float32).reshape(count, width)
 
 
 def give_layer(context: Any, layer: int) -> None:
-    """Let a context give what goes into one of its layers, counted from 0; after the last, what leaves that."""
+    """Make a context output the input of a layer, counted from 0. The layer after the last means the last's output."""
     _function("llama_set_embeddings_layer_inp")(context, layer, True)
 
 
 def layer_rows(context: Any, layer: int, count: int, width: int) -> NDArray[np.float32]:
-    """(count, width), of the last pass; valid until the next."""
+    """(count, width): a layer's input in the last pass; valid until the next."""
     return _rows_at(_function("llama_get_embeddings_layer_inp")(context, layer), count, width)
 
 
 def choose_head(context: Any, number: int) -> None:
-    """Which of several next-token layers the next passes go through."""
+    """Choose which of several next-token layers the next passes use."""
     _function("llama_set_nextn_layer_offset")(context, number)
 
 
 def target_layers(model: Any) -> list[int]:
-    """Of a head's model, the layers of its target whose rows it reads."""
+    """The layers of the target whose rows a head's model reads."""
     count = _function("llama_model_target_layer_ids_n")(model)
     return list(_function("llama_model_target_layer_ids")(model)[:count])

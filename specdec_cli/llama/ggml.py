@@ -1,4 +1,4 @@
-"""Functions of ggml that the bindings do not declare, looked up in its libraries when they are first called."""
+"""Functions of ggml that the bindings don't declare, looked up in its libraries on the first call."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "ggml_backend_rpc_add_server": ([_TEXT], _P),
     "ggml_backend_rpc_start_server": ([_TEXT, _TEXT, _SIZE, _SIZE, _P], None),
 }
-"""Arguments and result. What a backend has of its own goes through `proc`, for it may be loaded at run time."""
+"""Argument types and result type. A backend's own functions aren't listed: it may be loaded at run time, so
+`cpu_function` looks them up in its registry."""
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
 
 
 @cache
 def _libraries() -> list[ctypes.CDLL]:
-    """libllama's handle finds what the libraries export that it is linked with. Those may lie there twice, as
-    libggml.so and libggml.so.0, and must not be loaded twice; only Windows has to be given them.
+    """The libraries to search. libllama's handle also finds symbols of the libraries that it links to. Those may exist
+    twice, as libggml.so and libggml.so.0, and must not be loaded twice; only Windows needs their names.
     """
     paths = [FOLDER / f"{name}.dll" for name in ("ggml-base", "ggml")]
     return [lib._lib, *(ctypes.CDLL(str(path)) for path in paths if path.exists())]
@@ -88,14 +89,14 @@ def call(name: str, *arguments: Any) -> Any:
     """Call a function of ggml. Raises SpecdecError if this build does not export it."""
     if (function := _found(name)) is None:
         raise SpecdecError(
-            f"this build of llama.cpp exports no {name}",
-            "Install the version of llama-cpp-python that specdec names, or use another drafter.",
+            f"this build of llama.cpp doesn't export {name}",
+            "Install the version of llama-cpp-python that specdec requires.",
         )
     return function(*arguments)
 
 
 def cpu_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function that only the CPU's backend has; None if it has none of that name."""
+    """A function that only the CPU backend has; None if it has none of that name."""
     registered = call("ggml_backend_dev_backend_reg", call("ggml_backend_dev_by_type", _CPU))
     address = call("ggml_backend_reg_get_proc_address", registered, name.encode())
     return ctypes.CFUNCTYPE(result, *arguments)(address) if address else None

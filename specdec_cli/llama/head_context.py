@@ -1,7 +1,7 @@
-"""Heads that draft from a target's hidden rows, as a draft model: next-token layers, and EAGLE-3.
+"""Heads that draft from a target's hidden rows, as a draft model: next-token layers and EAGLE-3.
 
-What a head reads at a place is a token and a row of the token before it: the target's own row where the text stands,
-and in a draft, which the target has not read, the row that the head itself gave there.
+At each position, a head reads a token and a hidden row of the token before it. In the text this is the target's row; in
+a draft, which the target hasn't read, it's the head's own row.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import HeadKind, Passes, Piece
 
 _GAP = 32
-"""So many tokens may be read without the rows of those before them, as after a state that was restored, rather than all
-be forgotten."""
+"""If more tokens than this lack the rows of the tokens before them (after a restored state, say), everything is
+forgotten and reading starts at the first known row."""
 
 
 class HeadContext:
     """The head's own `text`, whose passes read a hidden row of the target with each token.
 
-    Of next-token layers (multi-token prediction: DeepSeek-V3, arXiv 2412.19437), in the target's own file or one beside
-    it, each drafts one place; after the last one, that goes on. An EAGLE-3 head (Li et al., arXiv 2503.01840) has an
-    encoder that makes one row out of those of three layers. target: which keeps the rows that they go by from now on.
+    Each next-token layer (multi-token prediction: DeepSeek-V3, arXiv 2412.19437), in the target's file or a separate
+    one, drafts one position, and the last one all that follow. An EAGLE-3 head (Li et al., arXiv 2503.01840) has an
+    encoder that turns the rows of three layers into one. target: from now on it keeps the rows that the head reads.
     """
 
     rewinds = True
@@ -60,7 +60,7 @@ class HeadContext:
         self.set_threads, self.close = text.set_threads, text.close
         self._drafts = self._silent = False
         self._own: list[FloatRows] = []
-        """In a draft: the rows that its tokens are read with, the next one's last."""
+        """In a draft: the rows that are read with its tokens; the last is for the next token."""
         self._node_rows: list[FloatRows] = []
         self._base = 0
 
@@ -73,8 +73,8 @@ class HeadContext:
         return self.text.threads
 
     def begin(self, text: Sequence[int]) -> int:
-        """As of any context; what comes before the first row that is known cannot be read, and counts as read."""
-        if self._drafts:  # an answer was ended in the middle of a step
+        """As for any context; tokens before the first known row can't be read, and count as read."""
+        if self._drafts:  # the last answer ended in the middle of a step
             self.end_draft(self._base + 1)
         kept = self.text.begin(text)
         first = self._hidden.first + 1 if self._hidden.first or self._encodes else 0
@@ -85,11 +85,11 @@ class HeadContext:
         return kept
 
     def begin_draft(self) -> None:
-        """What follows is read with the rows that the head itself gave."""
+        """Begin a draft: its tokens are read with the head's own rows."""
         self._drafts, self._base = True, self.text.length - 1
 
     def end_draft(self, length: int) -> None:
-        """As of any context. After a draft through several layers, its first token is to be read again by all."""
+        """As for any context. After a draft through several layers, all of them must read its first token again."""
         self._drafts = False
         self._node_rows.clear()
         self.text.rewind(min(length, self._base) if self._heads > 1 else length)
@@ -104,7 +104,7 @@ class HeadContext:
             return self.text.decode(tokens, all_rows)
         if self._encodes and len(tokens) <= self.max_rows:  # its graph computes all rows anyway
             return self.text.decode(tokens, all_rows=True)[-1:]
-        # Of several tokens some graphs give the hidden rows of the first ones, whichever are asked for.
+        # For several tokens, some graphs give the hidden rows of the first ones, whichever are requested.
         self._silent = True
         try:
             self.text.decode(tokens[:-1])
@@ -120,7 +120,7 @@ class HeadContext:
         return rows
 
     def _read(self, piece: Piece) -> Logits:
-        """A pass of each layer over a piece of the text."""
+        """Run a pass of each layer over a piece of the text."""
         if self._drafts and len(piece.tokens) == 1:
             return self._read_draft(piece)
         before = self._hidden.before(piece.first, len(piece.tokens))
@@ -134,7 +134,7 @@ class HeadContext:
         return rows
 
     def _read_draft(self, piece: Piece) -> Logits:
-        """One more token of a draft. The next of several layers reads the whole draft, of which it holds nothing."""
+        """Read one more token of a draft. With several layers, the next one must read the whole draft."""
         if self._heads == 1:
             rows = self._pass(piece, self._own[-1:])
         else:
@@ -155,12 +155,12 @@ class HeadContext:
         return self.passes.run()
 
     def _last_row(self, given: int) -> FloatRows:
-        """The head's own row of the last token, of so many that the pass gave."""
+        """The head's own row for the last token. given: how many rows the pass gave."""
         row: FloatRows = extensions.hidden_rows(self.passes.handle, given, self.width)[-1].copy()
         return row
 
     def _encoded(self, rows: FloatRows) -> FloatRows:
-        """What the head's encoder makes of the target's rows."""
+        """The target's rows, encoded by the head's encoder."""
         out = np.empty((len(rows), self.width), np.float32)
         for start in range(0, len(rows), self.max_rows):
             part = rows[start : start + self.max_rows]
@@ -169,11 +169,11 @@ class HeadContext:
 
 
 def _encoded_rows(target: Model, head: Model) -> tuple[int, list[int]]:
-    """Numbers a row, and the layers of the target whose rows an encoder reads. Raises SpecdecError on those that it
-    does not have.
+    """The width of a row, and the layers of the target whose rows an encoder reads. Raises SpecdecError if the target
+    doesn't have these layers.
     """
     layers, last = extensions.target_layers(head.handle), int(lib.llama_model_n_layer(target.handle))
     if not all(0 <= layer <= last for layer in layers):
-        problem = f"{head.path.name} reads the layers {', '.join(map(str, layers))} of {target.path.name}, which has"
-        raise SpecdecError(f"{problem} {last}", "Use the head of this very target.")
+        problem = f"{head.path.name} reads layers {', '.join(map(str, layers))} of {target.path.name}, which has only"
+        raise SpecdecError(f"{problem} {last}", "Use a head made for this target.")
     return target.n_embd, [LAST if layer == last else layer for layer in layers]

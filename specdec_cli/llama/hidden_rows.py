@@ -1,4 +1,4 @@
-"""The hidden rows of a target for the tokens that it has read: what heads that draft for it go by."""
+"""The hidden rows of a target for the tokens that it has read; heads draft from them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specdec_cli.llama import extensions
 from specdec_cli.llama.bindings import lib
 
 LAST, OUTPUT = -1, -2
-"""Among layers: what leaves the last one, and alone, what the output matrix makes logits of, which is that with its
-norm.
+"""Special layers: the output of the last one; and, only on its own, the input of the output matrix, which is that
+output after its norm.
 """
 _MOST_BYTES = 256 << 20
-"""Of rows that are kept; beyond, the older half goes. 16,384 tokens of a model with 4,096 numbers a row."""
+"""The most bytes of rows; beyond, the older half is dropped. 16,384 tokens of a model with rows of 4,096 values."""
 
 _OTHER = "Use another drafter: --drafter ngram needs no draft model."
 
@@ -26,8 +26,8 @@ FloatRows = NDArray[np.float32]
 
 
 class HiddenRows:
-    """Of each token one row, (width,), by its place in the text. layers: whose inputs make up a row, one after the
-    other. n_embd: numbers that each gives. most: rows of logits that a pass may give, for OUTPUT.
+    """One row (width,) for each token, by position. layers: their inputs, concatenated, make up a row. n_embd: values
+    per layer. most: rows of logits that a pass may give, for OUTPUT.
     """
 
     def __init__(self, context: Any, n_embd: int, layers: Sequence[int], most: int = 0) -> None:
@@ -35,10 +35,10 @@ class HiddenRows:
         self.width = n_embd * len(layers)
         self._rows: FloatRows = np.empty((256, self.width), np.float32)
         self.first = 0
-        """The place of the first row that is kept."""
+        """The position of the first row that is kept."""
         self._count = 0
         self._nodes: list[FloatRows] = []
-        """Rows of a tree's nodes, by number."""
+        """The rows of a tree's nodes, by number."""
         self._with_logits, self._most, self._given = layers == [OUTPUT], most, True
         for layer in [] if self._with_logits else layers:
             if layer == LAST:
@@ -47,8 +47,8 @@ class HiddenRows:
                 extensions.give_layer(context, layer)
 
     def ask(self, count: int, unread: int, all_rows: bool) -> int:
-        """Before a pass over `count` tokens, perhaps for all their logits but those of the first `unread`: for how many
-        of these it must give them, too, since rows of the output come with logits alone.
+        """Prepare for a pass over `count` tokens that computes the last row of logits, or with all_rows all but the
+        first `unread`. Returns how many of the unread rows it must compute too: OUTPUT rows come only with logits.
         """
         if self._with_logits:
             self._given = (all_rows or count == 1) and count <= self._most
@@ -56,35 +56,35 @@ class HiddenRows:
         return unread if self._with_logits and self._given else 0
 
     def take(self, first: int, count: int, start: int = 0) -> None:
-        """Keep the rows of the last pass, which read `count` tokens from place `first` on, after `start` others."""
+        """Keep the rows of the last pass, which read `count` tokens from position `first` on, after `start` others."""
         self.cut(first)
         if self._given:
             self._append(first, self._read(start + count)[start:])
 
     def take_nodes(self, count: int) -> None:
-        """Keep the rows of the last pass, which read so many nodes of a tree."""
+        """Keep the rows of the last pass, which read `count` nodes of a tree."""
         if self._given:
             self._nodes += list(self._read(count).copy())
 
     def keep(self, first: int, path: Sequence[int]) -> None:
-        """The nodes on this path are the text from place `first` on, and there are no others."""
+        """End the tree: the nodes on this path become the text from position `first` on."""
         rows = [self._nodes[node] for node in path] if self._nodes else []
         self.cut(first)
         if rows:
             self._append(first, np.stack(rows))
 
     def knows(self, place: int) -> bool:
-        """Whether the row before the token in this place is known."""
+        """Whether the row before the token at this position is known."""
         return self.first < place <= self.first + self._count
 
     def cut(self, length: int) -> None:
-        """The text ends after so many tokens."""
+        """Drop the rows after the first `length` tokens, and those of a tree."""
         self._nodes.clear()
         self._count = min(self._count, max(length - self.first, 0))
 
     def before(self, first: int, count: int) -> FloatRows:
-        """(count, width): of each of `count` tokens from place `first` on, the row of the token before it; zeros where
-        it is not known.
+        """(count, width): for each of `count` tokens from position `first` on, the row of the token before it; zeros if
+        it isn't known.
         """
         rows = np.zeros((count, self.width), np.float32)
         start, end = max(first - 1, self.first), min(first - 1 + count, self.first + self._count)
@@ -93,14 +93,14 @@ class HiddenRows:
         return rows
 
     def require_given(self, read: Callable[[], Logits]) -> None:
-        """Raise SpecdecError if a pass gives no rows, or no logits beside them (LFM2). read: one token, in a pass."""
+        """Raise SpecdecError if a pass gives no rows, or no logits with them (LFM2). read: runs a one-token pass."""
         for part in (read(), self._read(1)):
             part[:] = np.nan
         if np.isnan(read()).any() or np.isnan(self._read(1)).any():
-            raise SpecdecError("llama.cpp does not give the target's hidden rows beside its logits", _OTHER)
+            raise SpecdecError("llama.cpp does not give the target's hidden rows together with its logits", _OTHER)
 
     def _append(self, first: int, rows: FloatRows) -> None:
-        if self.first + self._count != first:  # what lies between was not read with rows
+        if self.first + self._count != first:  # the tokens between were read without rows
             self.first, self._count = first, 0
         needed = self._count + len(rows)
         if needed > len(self._rows):
@@ -119,7 +119,7 @@ class HiddenRows:
     def _read(self, count: int) -> FloatRows:
         if self._with_logits:
             if not (rows := lib.llama_get_embeddings(self._context)):
-                raise SpecdecError("llama.cpp gives no hidden rows of the target", _OTHER)
+                raise SpecdecError("llama.cpp gives no hidden rows for the target", _OTHER)
             return np.ctypeslib.as_array(rows, (count, self._n_embd))
         if self._layers == [LAST]:
             return extensions.hidden_rows(self._context, count, self._n_embd)

@@ -1,4 +1,4 @@
-"""What this machine has: cores and memory. Nothing of llama.cpp is needed to tell."""
+"""Cores and memory of this machine. Doesn't need llama.cpp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processors() -> int:
-    """Threads that can run at once, two a core where it has two."""
+    """Hardware threads that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -15,7 +15,7 @@ def processors() -> int:
 
 
 def physical_cores() -> int:
-    """Cores to compute on: those this process may use, one thread each where the system tells."""
+    """Physical cores that this process may use; hardware threads where the system doesn't report cores."""
     try:
         usable = os.sched_getaffinity(0)
     except AttributeError:  # not Linux
@@ -25,7 +25,7 @@ def physical_cores() -> int:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(topology.read_text().strip() if topology.exists() else str(cpu))
     cores = len(siblings)
-    try:  # what a container may use at once (cgroup v2); more threads than that would spin in vain
+    try:  # the limit of a container (cgroup v2); more threads than that would only wait
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         cores = min(cores, int(quota) // int(period))
     except (OSError, ValueError):  # no cgroups, or "max": no limit
@@ -34,7 +34,7 @@ def physical_cores() -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes of main memory that could be taken without swapping; None where the system does not tell."""
+    """Bytes of main memory available without swapping; None if the system doesn't report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def available_memory() -> int | None:
 
 
 def total_memory() -> int:
-    """Bytes of main memory; 0 where the system does not tell."""
+    """Bytes of main memory; 0 if the system doesn't report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not POSIX

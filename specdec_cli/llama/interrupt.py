@@ -1,8 +1,8 @@
 """Ctrl-C and Ctrl-Z that take effect in the middle of a forward pass.
 
-While Python waits inside llama.cpp its signal handlers do not run, and an abort callback in Python would cost a
-microsecond per graph node. So the signal's wake-up byte goes through a pair of sockets, which every system takes for
-that, to a thread that sets a flag in memory, which llama.cpp polls with a C function.
+While Python waits inside llama.cpp, its signal handlers don't run, and an abort callback in Python would cost a
+microsecond per graph node. So the signal's wake-up byte goes through a socket pair, which works on every system, to a
+thread that sets a flag in memory, and llama.cpp polls the flag with a C function.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from time import perf_counter
 from types import FrameType
 
 POLL = ctypes.cast(ctypes.pythonapi.PyThread_tss_is_created, ctypes.c_void_p).value
-"""The abort callback, `bool (*)(void * data)`: a function of Python's C API that returns the int which its argument
-begins with, here the flag. Every system has it, and it needs no interpreter lock."""
+"""The abort callback, `bool (*)(void * data)`: a function of Python's C API that returns the int its argument points
+to, here the flag. Every system has it, and it needs no interpreter lock."""
 
 _SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")}
-"""All that end a command: what their handlers raised in a callback of llama.cpp would be lost."""
+"""All signals that end a command. What their usual handlers raise inside a callback of llama.cpp would be lost."""
 
 
 class Interrupt:
-    """Catches signals that end a command, while entered: the first sets the flag, a second does what it did before."""
+    """While entered, catches signals that end a command: the first sets the flag, a second runs the old handler."""
 
     POLL_S = 0.03
-    """How often code that waits for something else must look: Python goes on sleeping after a signal."""
+    """How often code that waits for something else must check the flag: a signal doesn't wake Python."""
 
     def __init__(self) -> None:
         self._flag = ctypes.c_int(0)
         self.address = ctypes.addressof(self._flag)
         self._signal = 0
         self._stops: tuple[float, float | None] = (0.0, None)
-        """Seconds that the process was stopped, and since when it is, if it is; replaced at once, for `clock`."""
+        """Seconds that the process was stopped, and when the current stop began. One tuple, so `clock` can read it at
+        any time."""
         self._around_stop: list[Callable[[], AbstractContextManager[object]]] = []
 
     def clock(self) -> float:
-        """Seconds, without those that the process was stopped by Ctrl-Z after `stop_with`."""
+        """Seconds, without the time that the process was stopped by Ctrl-Z after `stop_with`."""
         stopped_s, since = self._stops
         return (perf_counter() if since is None else since) - stopped_s
 
     def stop_with(self, *around: Callable[[], AbstractContextManager[object]]) -> None:
-        """While entered, let Ctrl-Z stop the process in the middle of a pass. around: entered for as long as it is."""
+        """While entered, let Ctrl-Z stop the process in the middle of a pass. around: entered while it is stopped."""
         self._around_stop += around
-        # Windows knows no such signal, and without a shell nothing could continue it.
+        # Windows has no such signal, and without a shell nothing could continue the process.
         if hasattr(signal, "SIGTSTP") and os.getpgrp() != os.getsid(0):
             # Python's handler has nothing to do: the thread that reads the wake-up byte stops the process.
             old = signal.signal(signal.SIGTSTP, lambda *_: None)
@@ -102,7 +103,7 @@ class Interrupt:
                     self._stop()
 
     def _stop(self) -> None:
-        """Stop the process until the shell continues it; meanwhile the clock stands."""
+        """Stop the process, and the clock, until the shell continues it."""
         before, since = self._stops[0], perf_counter()
         self._stops = before, since
         with ExitStack() as stack:

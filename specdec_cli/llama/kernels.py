@@ -1,9 +1,9 @@
 """Which of llama.cpp's kernels work on this processor: tried in a child process, once for each build and processor.
 
-Some do not. A build made for another processor ends at an instruction that this one lacks; a compiler may get the code
-for matrix units wrong (building.py); a new kernel may give wrong numbers. So before the library is loaded here, a child
-decodes with it as specdec will (trial_child.py). What fails with the extra buffers, where weights are kept in another
-order for faster kernels, is tried without them.
+Some don't. A build for another processor crashes at an instruction that this one lacks; a compiler may miscompile the
+code for matrix units (building.py); a new kernel may give wrong numbers. So before the library is loaded here, a child
+decodes with it as specdec will (trial_child.py). If that fails with the extra buffers, which keep weights in another
+order for faster kernels, it tries again without them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from specdec_cli.llama.trials import NO_GPU, SCRIPT, Child, name_of
 USUAL = frozenset({1, 2, 8, 12, 14})
 """ggml's numbers of the weight types that every build is tried with: F16, Q4_0, Q8_0, Q4_K, Q6_K."""
 UNTRIED = frozenset({0, 24, 25, 26, 27, 28})
-"""Of types that no kernel of their own computes with: F32 is in every trial, the others are no weights."""
+"""Types that need no trial of their own: F32 is in every trial, and the others aren't weights."""
 _FORMAT = 1
-_WAIT_S, _HANG = 10.0, "a trial came to no end"
+_WAIT_S, _HANG = 10.0, "a trial did not finish"
 _FROM_OUTSIDE = {getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-"""Signals that others send: the system where memory is short, or a user."""
+"""Signals that come from outside: from the system if memory is short, or from a user."""
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd")
 
 
 @dataclass(frozen=True, slots=True)
 class TriedKernels:
-    """extra_buffers: whether weights may be kept in them. fault: how passes failed with them; empty if they did not.
-    death: how they failed without them, too.
+    """extra_buffers: whether weights may be kept in them. fault: how passes failed with them; empty if they didn't.
+    death: how passes failed without them, too.
     """
 
     extra_buffers: bool
@@ -51,7 +51,7 @@ class TriedKernels:
             return f"this build of llama.cpp does not work on this processor: {self.death}"
         if self.fault:
             why = f"the fast kernels of this build of llama.cpp do not work on this processor ({self.fault})"
-            return f"{why}, so slower ones are used; to build it again: {building.command()}"
+            return f"{why}, so slower ones are used; to rebuild it: {building.command()}"
         return "works" if self.extra_buffers else "works, without repacked weights (SPECDEC_REPACK=0)"
 
 
@@ -59,42 +59,42 @@ _known: dict[frozenset[int], TriedKernels] = {}
 
 
 def verdict(types: Collection[int] = ()) -> TriedKernels:
-    """What works here, for models of these weight types and the usual ones. Raises SpecdecError if nothing does.
+    """What works here, for models with these weight types and the usual ones. Raises SpecdecError if nothing does.
 
-    The first call for a build, a processor and a type takes part of a second, others nothing: it is kept.
+    The first call for a build, a processor and a type takes part of a second. The result is kept on disk.
     """
     found = _of(USUAL)
     if found.extra_buffers and (more := frozenset(types) - USUAL - UNTRIED):
         own = _of(more)
         found = own if own.fault or own.death else found
     if found.death:
-        raise SpecdecError(str(found), f"Build it for this one: {building.command()}")
+        raise SpecdecError(str(found), f"Build it for this processor: {building.command()}")
     if os.environ.get("SPECDEC_REPACK") == "0":
         return TriedKernels(False, found.fault)
     return found
 
 
 def try_again() -> TriedKernels:
-    """The same for the usual types, tried whatever is known, and without an error."""
+    """Try the usual types again, whatever is known. Raises no error if nothing works."""
     _known.clear()
-    return _of(USUAL, anew=True)
+    return _of(USUAL, again=True)
 
 
-def _of(types: frozenset[int], anew: bool = False) -> TriedKernels:
+def _of(types: frozenset[int], again: bool = False) -> TriedKernels:
     if types not in _known:
         path = _folder() / f"{_name(types)}.json"
-        if kept := None if anew else _read(path):
+        if kept := None if again else _read(path):
             _known[types] = kept
         else:
             found = _tried(types)
             _known[types] = found or TriedKernels(True)
-            if found and _HANG not in found.fault:  # which a busy machine may cause
+            if found and _HANG not in found.fault:  # on a busy machine, a working build may time out
                 _write(path, found)
     return _known[types]
 
 
 def _tried(types: frozenset[int]) -> TriedKernels | None:
-    """None if it could not be tried: then the build is taken to work."""
+    """Try these types. None if that isn't possible: then the build is assumed to work."""
     if (fault := _fault(types, extra_buffers=True)) is None:
         return None
     death = _fault(types, extra_buffers=False) if fault else ""
@@ -102,11 +102,11 @@ def _tried(types: frozenset[int]) -> TriedKernels | None:
 
 
 def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
-    """How a trial fails; empty if it does not, None if that cannot be known."""
+    """How a trial fails; empty if it doesn't, None if that can't be known."""
     given = os.environ.get("SPECDEC_THREADS", "")
     threads = min(int(given), host.processors()) if given.isdigit() and int(given) else host.physical_cores()
     how = "extra" if extra_buffers else "plain"
-    for count in dict.fromkeys((threads, 1)):  # on a busy machine, several threads may wait for each other for long
+    for count in dict.fromkeys((threads, 1)):  # on a busy machine, several threads may wait too long for each other
         arguments = "kernels", os.getpid(), count, how, *sorted(types)
         child = Child([SCRIPT, *map(str, arguments)], _WAIT_S, NO_GPU)
         try:
@@ -119,7 +119,7 @@ def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
 
 
 def _fault_of(code: int, child: Child) -> str | None:
-    """The same of a trial that ended with this code."""
+    """The same for a trial that ended with this code."""
     if code == 2 or -code in _FROM_OUTSIDE:
         return None
     if code == 1:
@@ -135,12 +135,12 @@ def _folder() -> Path:
 
 def _name(types: frozenset[int]) -> str:
     devices = [path for pattern in _DEVICES for path in sorted(glob.glob(pattern))]  # noqa: PTH207
-    told = (build(), building.processor(), *devices, sys.platform, *map(str, sorted(types)))
-    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    parts = (build(), building.processor(), *devices, sys.platform, *map(str, sorted(types)))
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _read(path: Path) -> TriedKernels | None:
-    """What was kept; None if there is nothing that can be gone by."""
+    """The kept result; None if there is no usable one."""
     with suppress(OSError, ValueError, TypeError):
         data = json.loads(path.read_text("utf-8"))
         if data.pop("format") == _FORMAT:
@@ -159,7 +159,7 @@ def _write(path: Path, found: TriedKernels) -> None:
 
 @cache
 def build() -> str:
-    """What tells this build of llama.cpp from others, without loading it: its files' places, sizes and times."""
+    """Identifies this build of llama.cpp without loading it, by its files' paths, sizes and times."""
     files = sorted(path for path in _libraries().glob("*") if "llama" in path.name or "ggml" in path.name)
     return " ".join(f"{path}/{path.stat().st_size}/{path.stat().st_mtime_ns}" for path in files)
 

@@ -1,4 +1,4 @@
-"""The cells of a text in llama.cpp's KV cache, and the ways back in it: positions, checkpoints, branches of a tree."""
+"""The cells of a text in llama.cpp's KV cache, and how to rewind it: positions, checkpoints, branches of a tree."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from specdec_cli.llama.branches import Branches, Layout
 from specdec_cli.llama.passes import Passes
 
 _MOVING_S = 60.0
-"""How long a text's cells may take over the network."""
+"""How long moving a text's cells over the network may take."""
 
-_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: just the state that cannot be rewound
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: only the state that can't be rewound
+_ALONE = "Run the target alone: --drafter none."
 
 
 class KVCache:
-    """The memory of a text, and of a tree at its end. sequence: the text's. A tree needs it to be 0, and all other
-    sequences of these passes.
+    """The cells of a text and of a tree at its end. sequence: the text's. With a tree it must be 0, and the tree uses
+    all other sequences of these passes.
 
-    A cache of keys and values can drop its last cells at any time: it `rewinds`. A recurrent state cannot. It goes back
-    to the snapshots that llama.cpp took of the last pass, or to a checkpoint.
+    A cache of keys and values can drop its last cells at any time: it `rewinds`. A recurrent state can't. It goes back
+    to the snapshots that llama.cpp took during the last pass, or to a checkpoint.
     """
 
     def __init__(self, passes: Passes, sequence: int) -> None:
         self._handle, self._call, self._sequence = passes.handle, passes.call, sequence
         self._all = -1 if passes.branches > 1 else sequence
-        """The sequences of the text and its tree, as llama.cpp names them."""
+        """The sequences of the text and its tree, as llama.cpp numbers them; -1: all."""
         self._memory = lib.llama_get_memory(passes.handle)
         self.rewinds = passes.rewinds
         self.can_move = bool(lib.llama_memory_can_shift(self._memory))
-        """Whether cells can be given other positions."""
+        """Whether cells can move to other positions."""
         self.last_pass = 0
-        """Tokens of the last pass, as far as its snapshots are still valid."""
+        """Tokens of the last pass; 0 if its snapshots are no longer valid."""
         self._snapshots: int = lib.llama_n_rs_seq(passes.handle)  # 0: llama.cpp has none for this architecture
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
         self.branches = Branches(passes.branches)
         """The nodes of the tree at the end of the text."""
         self._shared = [0] * passes.branches
-        """How much of the text belongs to each sequence; unused for sequence 0, which has all of it."""
+        """How many tokens of the text belong to each sequence; unused for sequence 0, which has all of them."""
 
     @property
     def length(self) -> int:
@@ -51,13 +52,13 @@ class KVCache:
     # Positions
 
     def can_drop(self, count: int) -> bool:
-        """Whether the last tokens can be dropped. llama.cpp does not check whether the last pass left a snapshot: it
-        would take a stale one.
+        """Whether the last `count` tokens can be dropped. llama.cpp doesn't check whether the last pass left a
+        snapshot: it would use a stale one.
         """
         return self.rewinds or count <= min(self._snapshots, self.last_pass - 1)
 
     def drop(self, length: int) -> None:
-        """Take all cells from position `length` on from the text and its tree. Raises SpecdecError if llama.cpp
+        """Drop all cells of the text and its tree from position `length` on. Raises SpecdecError if llama.cpp
         refuses.
         """
         self.last_pass = 0
@@ -71,8 +72,8 @@ class KVCache:
         self._saved = None
 
     def forget(self, first: int, count: int) -> None:
-        """Take `count` cells from position `first` on from the text, and move those after them up. There must be no
-        tree: other sequences lose what they share of the text.
+        """Drop `count` cells of the text from position `first` on, and move later ones up. There must be no tree: other
+        sequences lose what they share of the text.
         """
         for other in range(1, len(self._shared)):
             lib.llama_memory_seq_rm(self._memory, other, -1, -1)
@@ -81,14 +82,14 @@ class KVCache:
         lib.llama_memory_seq_add(self._memory, self._sequence, first + count, -1, -count)
 
     def copy(self, other: KVCache, length: int) -> None:
-        """Begin as another text of the same passes does, with as many of its tokens. This one must be empty."""
+        """Start with the first `length` tokens of another text of the same passes. This cache must be empty."""
         lib.llama_memory_seq_cp(self._memory, other._sequence, self._sequence, 0, length)
 
     # Checkpoints
 
     def checkpoint(self, length: int) -> None:
-        """Make what follows the present length something that can be taken back. Free where the cache can drop it; with
-        snapshots, which caches of several rows have, a part of the very next pass can be, once.
+        """Allow what follows position `length` to be dropped. Costs nothing if the cache `rewinds`. With snapshots,
+        which contexts with several rows have, only a part of the very next pass can be dropped, once.
         """
         if self.rewinds or self._snapshots:
             return
@@ -96,20 +97,20 @@ class KVCache:
         state = self._saved[1] if self._saved and len(self._saved[1]) == size else (ctypes.c_uint8 * size)()
         arguments = self._handle, state, size, self._sequence, _PARTIAL
         if self._call(lib.llama_state_seq_get_data_ext, *arguments) != size:
-            raise SpecdecError("llama.cpp cannot save this model's state", "Run it alone: --drafter none.")
+            raise SpecdecError("llama.cpp cannot save this model's state", _ALONE)
         self._saved = (length, state)
 
     def restore(self, length: int) -> int:
-        """Go back to the checkpoint, which must not lie beyond `length`; returns where it lies. Raises SpecdecError
-        rather than leave a wrong state.
+        """Go back to the checkpoint, which must not be after `length`; returns its position. Raises SpecdecError rather
+        than leave a wrong state.
         """
         if self._saved is None or self._saved[0] > length:
-            raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
+            raise SpecdecError("this model's state cannot go back that far", _ALONE)
         saved, state = self._saved
         arguments = self._handle, state, len(state), self._sequence, _PARTIAL
         restored = self._call(lib.llama_state_seq_set_data_ext, *arguments)
         if restored != len(state) or not lib.llama_memory_seq_rm(self._memory, self._all, saved, -1):
-            raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
+            raise SpecdecError("llama.cpp cannot restore this model's state", _ALONE)
         return saved
 
     # Branches
@@ -117,8 +118,8 @@ class KVCache:
     def grow(self, parents: Sequence[int], length: int) -> Layout:
         """Make room for nodes of a tree after a text of `length` tokens; see `Branches.grow`.
 
-        Each cell that is given to a sequence costs llama.cpp a third of a microsecond, so the text stays with those
-        that it was once given to, and they are given what it has grown by since. None may be given twice.
+        Each cell that a sequence gets costs llama.cpp a third of a microsecond, so sequences keep the text that they
+        have, and get only what it has grown by since. No cell may be given twice.
         """
         layout = self.branches.grow(parents)
         for source, goal, depth in layout.copies:
@@ -151,7 +152,7 @@ class KVCache:
         return bool(self._call(lib.llama_state_seq_save_file, *arguments, allowed_s=_MOVING_S))
 
     def load(self, path: Path, most: int) -> list[int]:
-        """Take the cells of a file, which gives their tokens; none if llama.cpp refuses it. The cache must be empty."""
+        """Load the cells of a file; returns their tokens, none if llama.cpp refuses it. The cache must be empty."""
         array, count = (lib.llama_token * most)(), ctypes.c_size_t()
         name = os.fsencode(path)
         arguments = self._handle, name, self._sequence, array, most, ctypes.byref(count)

@@ -1,4 +1,4 @@
-"""llama.cpp as a library: started once, its log kept off the screen, its devices and kernels listed."""
+"""llama.cpp as a library: starts it once, keeps its log off the screen, and lists its devices and kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.placement import Device
 
 recent_errors: deque[str] = deque(maxlen=8)
-"""The last lines that llama.cpp logged as errors: why a load failed."""
+"""The last lines that llama.cpp logged as errors; they say why a load failed."""
 
 _GGML_LOG_LEVEL_ERROR = 4
 
-# Features of the CPU, all of which are needed, and the tensor types that are repacked where they are there.
+# CPU features, and the tensor types that are repacked if all of them are available.
 # From ggml_repack_get_optimal_repack_type in ggml's repack.cpp, and from its amx folder.
 _RULES = (
     ({"REPACK", "AVX2"}, {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
@@ -30,10 +30,10 @@ _RULES = (
 )
 
 
-# A global, since llama.cpp keeps a bare pointer to it.
+# A global, because llama.cpp keeps a bare pointer to it.
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _user: object) -> None:
-    """llama.cpp's log: to stderr when debugging, else only its errors are remembered."""
+    """llama.cpp's log goes to stderr when debugging; otherwise, only errors are kept."""
     if os.environ.get("SPECDEC_DEBUG"):
         sys.stderr.write(text.decode("utf-8", "replace"))
     elif level == _GGML_LOG_LEVEL_ERROR:
@@ -42,7 +42,7 @@ def _on_log(level: int, text: bytes, _user: object) -> None:
 
 @functools.cache
 def start() -> None:
-    """Initialise llama.cpp's backends, once in the life of the process."""
+    """Initialise llama.cpp's backends, once per process."""
     lib.llama_log_set(_on_log, ctypes.c_void_p(0))
     lib.llama_backend_init()
 
@@ -55,14 +55,14 @@ def last_error() -> str:
 
 
 def device_handle(name: str) -> int | None:
-    """llama.cpp's own device of that name, in upper or lower case; None if there is none."""
+    """llama.cpp's device of that name, in any case; None if there is none."""
     start()
     handle: int | None = ggml.call("ggml_backend_dev_by_name", name.encode())
     return handle
 
 
 def devices() -> list[Device]:
-    """Every device the build knows, CPU included."""
+    """Every device that the build supports here, including the CPU."""
     start()
     kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -83,12 +83,12 @@ def supports_gpu() -> bool:
 
 
 def knows_rpc() -> bool:
-    """Whether this build can compute on other machines."""
+    """Whether this build can use other machines."""
     return ggml.exports("ggml_backend_rpc_add_server")
 
 
 def rpc_devices(address: str) -> list[int]:
-    """Connect to a server, HOST:PORT, for good; handles of its devices. Only for `RemoteCalls`."""
+    """Connect to a server, HOST:PORT, until the process ends. Returns its devices' handles. Only for `RemoteCalls`."""
     start()
     if not (server := ggml.call("ggml_backend_rpc_add_server", address.encode())):
         return []
@@ -101,26 +101,26 @@ def rpc_devices(address: str) -> list[int]:
 
 
 def serve_rpc(address: str, threads: int, names: Sequence[str]) -> None:
-    """Serve devices of this machine at an address, HOST:PORT, without end; it returns if that cannot be had."""
+    """Serve devices of this machine at HOST:PORT until the process ends. Returns only if the address can't be used."""
     handles = [device_handle(name) for name in names]
     devices = (ctypes.c_void_p * len(handles))(*handles)
     ggml.call("ggml_backend_rpc_start_server", address.encode(), None, threads, len(handles), devices)
 
 
 def on_abort(callback: object) -> None:
-    """Let ggml call this, a C function that takes a text, before it ends the process."""
+    """Make ggml call this C function, which takes a message, before it ends the process."""
     ggml.call("ggml_set_abort_callback", ctypes.cast(callback, ctypes.c_void_p))  # type: ignore[arg-type]
 
 
 def build_flags() -> str:
-    """llama.cpp's own line about the instruction sets and backends it was built with."""
+    """llama.cpp's line about the instruction sets and backends that it was built with."""
     start()
     return str(lib.llama_print_system_info().decode())
 
 
 def repacked_types() -> frozenset[str]:
-    """The tensor types of which a CPU run keeps a copy here, in another order for its faster kernels. The file stays
-    mapped, so such weights are in memory twice. None in a build with a GPU, or where that fails.
+    """The tensor types that a CPU run copies into another order for faster kernels. The file stays mapped, so such
+    weights are in memory twice. Empty on a machine with a GPU, or if these kernels don't work.
     """
     if supports_gpu() or not kernels.verdict().extra_buffers:
         return frozenset()
@@ -142,5 +142,5 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """What the devices of this machine are called, for telling one machine from another."""
+    """Identifies this kind of machine by its devices and cores."""
     return f"{', '.join(device.description for device in devices())}; {host.physical_cores()} cores"

@@ -1,11 +1,11 @@
-"""Medusa heads (Cai et al., arXiv 2401.10774), as a draft model: all places of a draft come from one row of the target.
+"""Medusa heads (Cai et al., arXiv 2401.10774), as a draft model: one row of the target gives a whole draft.
 
-They keep nothing of the text. The row is the one whose logits gave the pending token; of head k comes the token in
-place k after it, which knows nothing of those between.
+They keep no state. They read the row whose logits gave the pending token; head k predicts the k-th token after it,
+without knowing those between.
 
-llama.cpp has no graph for them, so they are computed by ggml's own functions in its libraries. numpy with 32-bit
-weights takes longer, as it reads four times the bytes of Q8_0. On one core of an AMD EPYC it takes 1.3 times as long
-for the bundled target's Medusa heads, and 3.0 times for four heads of 1536 x 32,000 (2.0 times for F16, 1.1 for F32).
+llama.cpp has no graph for them, so ggml's functions compute them. numpy with 32-bit weights is slower, because it reads
+four times the bytes of Q8_0: on one core of an AMD EPYC, it takes 1.3 times as long for the bundled target's Medusa
+heads, and 3.0 times for four heads of 1536 x 32,000 (2.0 times for F16, 1.1 for F32).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from specdec_cli.llama.ggml import InitParams, call
 from specdec_cli.llama.hidden_rows import OUTPUT, HiddenRows
 
 Weight = tuple[int, tuple[int, ...], NDArray[np.uint8]]
-"""ggml's number of the type, the shape as in a file, the bytes."""
+"""ggml's number of the type, the shape as in a GGUF file, the bytes."""
 
 _F32 = 0
 """ggml's number of the type."""
 
 
 class MedusaContext:
-    """heads: of each its block's matrix and bias, and its output matrix, (width, words), checked. words: the token ids
-    of these; None: all. device: of the graph, empty for the CPU. target: a context that has read nothing, which keeps
-    the rows that they go by from now on.
+    """heads: for each, its block's matrix and bias and its output matrix (width, words), already checked. words: the
+    token ids of the outputs; None: all. device: for the graph; empty: the CPU. target: a context that has read nothing;
+    from now on it keeps the rows that the heads read.
 
-    `longest`: the most tokens of a draft after what was read last: none where the target's row is not known.
-    Raises SpecdecError if llama.cpp does not give such rows, or cannot compute the heads.
+    `longest`: the most tokens of a draft after the last token read; 0 if the target's row isn't known.
+    Raises SpecdecError if llama.cpp doesn't give such rows, or can't compute the heads.
     """
 
     rewinds = True
@@ -54,7 +54,8 @@ class MedusaContext:
         self.n_ctx, self.n_vocab, self.max_rows = target.n_ctx, target.n_vocab, branches
         handle, width = target.passes.handle, heads[0][0][1][0]
         if int(lib.llama_model_n_embd_out(target.passes.model.handle)) != width:
-            raise SpecdecError(f"these heads read rows of {width} numbers, not the target's", "Use its own heads.")
+            what = f"these heads read rows of {width} numbers; the target's have another width"
+            raise SpecdecError(what, "Use heads made for this target.")
         target.hidden = self._hidden = HiddenRows(handle, width, [OUTPUT], target.passes.all_rows)
         try:
             self._hidden.require_given(lambda: target.decode((0,)))
@@ -69,20 +70,20 @@ class MedusaContext:
         self.length = self.longest = 0
         self._drafts, self._depth = False, 0
         self._depths: list[int] = []
-        """Of a tree's nodes, by number: which head follows."""
+        """For each node of a tree, by number: which head predicts the next token."""
 
     def begin(self, text: Sequence[int]) -> int:
-        """There is nothing to read of it."""
+        """Start a text; the heads don't read it."""
         self.end_draft(0)
         self.length = len(text) - 1
         return self.length
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
-        """Nothing of the text is held, so there is room for all of it."""
+        """The text isn't kept, so there is always room."""
         return news
 
     def begin_draft(self) -> None:
-        """What follows is a draft, whose rows are there already."""
+        """Begin a draft, whose rows are already computed."""
         self._drafts, self._depth = True, 0
 
     def end_draft(self, length: int) -> None:
@@ -91,7 +92,7 @@ class MedusaContext:
         self.rewind(length)
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
-        """The row of the first head after the last token; in a draft, that of the next head."""
+        """The first head's row after the last token; in a draft, the next head's row."""
         self.length += len(tokens)
         if self._drafts:
             self._depth += len(tokens)
@@ -106,7 +107,7 @@ class MedusaContext:
         return self._rows[:1]
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """The rows after nodes of a tree, each by the head of its depth."""
+        """The rows after nodes of a tree, each from the head of its depth."""
         for parent in parents:
             self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
         return self._rows[self._depths[-len(tokens) :]]
@@ -128,7 +129,7 @@ class MedusaContext:
 
 
 def _graph(heads: Sequence[Sequence[Weight]], device: str, threads: int) -> GgmlGraph:
-    """All heads, computed at once."""
+    """A graph that computes all heads at once."""
     tensors = 1 + 8 * len(heads)
     graph = GgmlGraph(device, tensors, threads)
     try:
@@ -141,16 +142,16 @@ def _graph(heads: Sequence[Sequence[Weight]], device: str, threads: int) -> Ggml
         graph.finish(results, heads[0][2][1][1])
     except SpecdecError:
         graph.close()
-        if device:  # it lacks a kernel, or memory
+        if device:  # the device lacks a kernel or memory
             return _graph(heads, "", threads)
         raise
     return graph
 
 
 class GgmlGraph:
-    """Tensors and what is computed of them, built once: `input`, `weight` and `apply`, then `finish`; computed often.
+    """A graph of ggml tensors: build it with `input`, `weight`, `apply` and `finish`, then `compute` it often.
 
-    device: a GPU's name; empty: the CPU. most: of tensors. Raises SpecdecError where it cannot be computed.
+    device: a GPU's name; empty: the CPU. most: the most tensors. Raises SpecdecError if it can't be computed.
     """
 
     def __init__(self, device: str, most: int, threads: int) -> None:
@@ -167,12 +168,12 @@ class GgmlGraph:
         self.set_threads(threads)
 
     def set_threads(self, threads: int) -> None:
-        """A GPU has no use for them."""
+        """Set the CPU threads; a GPU uses none."""
         if self._on_cpu:
             computing.use_threads_of_graph(self._backend, threads)
 
     def input(self, width: int) -> int:
-        """The row that comes with each computation."""
+        """The row that each computation gets."""
         self._width = width
         self._input = call("ggml_new_tensor_1d", self._context, _F32, width)
         return int(self._input)
@@ -188,7 +189,7 @@ class GgmlGraph:
         return int(call(f"ggml_{operation}", self._context, *tensors))
 
     def finish(self, results: Sequence[int], length: int) -> None:
-        """results: tensors of so many numbers each, which `compute` gives."""
+        """Allocate and fill the tensors. results: the tensors that `compute` returns. length: values in each."""
         for tensor in results:
             call("ggml_build_forward_expand", self._graph, tensor)
         self._results = list(results)
@@ -198,15 +199,15 @@ class GgmlGraph:
             raise SpecdecError("this device cannot compute with these heads", "Use heads in another format.")
         self._buffer = call("ggml_backend_alloc_ctx_tensors", self._context, self._backend)
         if not self._buffer:
-            raise SpecdecError("there is no room for these heads", "Use smaller ones, or another drafter.")
+            raise SpecdecError("there is not enough memory for these heads", "Use smaller ones, or another drafter.")
         for tensor, data in self._values:
             if call("ggml_nbytes", tensor) != data.nbytes:
-                raise SpecdecError("the heads' weights are not as long as they should be", "Download the file again.")
+                raise SpecdecError("the heads' weights have the wrong size", "Download the file again.")
             call("ggml_backend_tensor_set", tensor, data.ctypes.data, 0, data.nbytes)
         self._values.clear()
 
     def compute(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(results, length); valid until the next."""
+        """(results, length); valid until the next call."""
         row = np.ascontiguousarray(row, np.float32)
         call("ggml_backend_tensor_set", self._input, row.ctypes.data, 0, 4 * self._width)
         with computing.turn(offloaded=not self._on_cpu):

@@ -21,11 +21,11 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.remote_calls import PATIENCE_S, RemoteCalls
 
 _SLOWEST_LOAD = 200e6
-"""Bytes a second of a file that is sent to servers; its largest tensor, a tenth of it perhaps, at a tenth of that."""
-
+"""Bytes per second, for the deadline of a load onto servers. It restarts with each tensor, so the largest one, perhaps
+a tenth of the file, may go at a tenth of this speed."""
 
 _ADAPTER_S = 60.0
-"""How long an adapter may take over the network."""
+"""How long loading an adapter over the network may take."""
 
 
 def _size(path: Path) -> int:
@@ -37,11 +37,11 @@ def _size(path: Path) -> int:
 class Model:
     """Weights in memory. Contexts made from it must not outlive it.
 
-    path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. placement: one
-    that is possible, its servers connected; a build without a GPU takes no layers. adapters: checked ones, which act in
-    every context. heads: load its next-token layers, too. repacks: keep weights in another order where this build has
-    faster kernels for that.
-    Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
+    path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. placement: a
+    possible one, with its servers connected; a build without a GPU ignores its layers. adapters: checked ones, which
+    apply in every context. heads: load its next-token layers, too. repacks: keep weights in another order if this build
+    has faster kernels for that.
+    Raises SpecdecError if llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Model:
             params.load_mtp = True
         self._arrays = placing.fill(params, placement)
         self.remote: RemoteCalls | None = rpc.calls() if placement.is_remote else None
-        """What calls go through that servers take part in."""
+        """Runs the calls that involve servers, if there are any."""
         self.call: Call = partial(self.remote.call, interrupt=interrupt) if self.remote else computing.call
-        """How functions of llama.cpp are called that compute with this model, or move its numbers."""
+        """Calls the functions of llama.cpp that compute with this model, or move its data."""
 
         handle = self._loaded(path, params, interrupt)
         encodes = lib.llama_model_has_encoder(handle) and not heads  # EAGLE-3 encodes hidden rows
@@ -72,14 +72,14 @@ class Model:
         self.path, self.handle = path, handle
         self.on_gpu = placement.on_devices and not self.remote and library.supports_gpu()
         self.offloaded = bool(self.remote) or (self.on_gpu and placement.layers < 0)
-        """Whether all of a pass is computed on GPUs, or some of it on other machines."""
+        """Whether passes run wholly on GPUs, or partly on other machines."""
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
-        """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
+        """Whether a cache of this model can drop its last tokens; recurrent states can't."""
         self._buffer = ctypes.create_string_buffer(256)
         self.piece: Callable[[int], bytes] = cache(self._piece)
         """The bytes of one token; control tokens have none."""
@@ -114,7 +114,7 @@ class Model:
         return handle
 
     def stated(self, key: str) -> str:
-        """A value of the file's metadata as text; empty if there is none."""
+        """A value from the file's metadata as text; empty if there is none."""
         text = ctypes.create_string_buffer(64)
         found = lib.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
         return text.value.decode("utf-8", "replace") if found >= 0 else ""
@@ -127,12 +127,12 @@ class Model:
             self.close()
             reason = library.last_error() or "no reason given"
             raise SpecdecError(
-                f"llama.cpp cannot load {path.name}: {reason}", "Name an adapter that was made for this very model."
+                f"llama.cpp cannot load {path.name}: {reason}", "Use an adapter that was made for this model."
             )
         return adapter
 
     def adapt(self, context: Any) -> None:
-        """Let the model's adapters act in a context of llama.cpp."""
+        """Apply the model's adapters in a context of llama.cpp."""
         if count := len(self._adapters):
             handles = (lib.llama_adapter_lora_p_ctypes * count)(*(handle for handle, _ in self._adapters))
             scales = (ctypes.c_float * count)(*(scale for _, scale in self._adapters))
@@ -140,7 +140,7 @@ class Model:
 
     def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`. add_bos: whether to begin with the BOS token if this vocabulary asks for one. special:
-        whether special tokens are recognised by their names; else these are text like any other.
+        whether the names of special tokens are recognised; otherwise they're ordinary text.
         """
         if self.handle is None:
             raise SpecdecError(f"{self.path.name} was closed", "Load it again.")
@@ -167,7 +167,7 @@ class Model:
             self.handle = None
 
     def free(self, function: Callable[[Any], object], handle: Any) -> None:
-        """Free something that lies where this model does."""
+        """Free something on the machines that hold this model."""
         if self.remote:
             self.remote.free(function, handle)
         else:

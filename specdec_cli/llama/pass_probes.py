@@ -1,4 +1,4 @@
-"""What forward passes do on this machine: how long they take, and which numbers of tokens give the same bits."""
+"""Measures forward passes on this machine: how long they take, and which sizes give the same bits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from specdec_cli.llama.context import Context
 
 _FILL, _MOST_ROUNDS = 128, 64
 _SLOW = 1 / 12
-"""A pass over one token that takes so large a share of the budget is not repeated for precision."""
+"""If a pass over one token takes this share of the budget, it isn't repeated for precision."""
 
 _CONTEXTS = (96, 320)
-"""Tokens in the cache where passes are compared: few, and more than the 256 from which attention may be split."""
+"""Tokens in the cache when passes are compared: few, and more than 256, beyond which attention may be split."""
 _SPLIT = 256
 _WIDEST = 17
-"""Tokens of the widest pass that is compared; longer drafts are read in several."""
+"""Tokens of the widest pass that is compared; longer drafts are read in several passes."""
 _MISSES = 2
-"""After so many widths in a row that differ no wider one is tried."""
+"""After this many sizes in a row that differ, no larger one is tried."""
 
 
 def pass_seconds(
@@ -34,9 +34,9 @@ def pass_seconds(
     budget_s: float,
     needed_rounds: int = 1,
 ) -> dict[int, float]:
-    """Seconds of a pass over n tokens for each n of `sizes`: the shortest of `pass_laps`, since other processes only
-    add to it, and none longer than that of a larger pass, since it could be filled up to that. With a slow model
-    each size is timed once, and no more tokens are in the cache than can be read within the budget.
+    """Seconds of a pass over n tokens for each n of `sizes`: the shortest of `pass_laps`, because other processes only
+    add to it, and no longer than a larger pass, because a pass could be padded. With a slow model, each size is timed
+    once, and the cache holds no more tokens than can be read within the budget.
     """
     single = single_pass_s(context, text[0])
     fill = min(len(text), _FILL, int(budget_s / single))
@@ -56,26 +56,26 @@ def pass_laps(
     fill: int = _FILL,
     settled: int = SETTLED,
 ) -> dict[int, list[float]]:
-    """Seconds of each of several passes over n tokens, for each n of `sizes`: the important ones first, and 1.
+    """Seconds of each of several passes over n tokens, for each n of `sizes`: the important ones first, including 1.
 
-    The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
-    then again from the first. Every row of logits is read, if there is room. text: repeated as need be; real text,
-    since it decides which experts are used. `fill` tokens of it are in the cache before each pass, where that can be
-    rewound; at the end it is empty. A pass costs more after one of another size: of single tokens the last of `settled`
-    is timed, as where nothing is drafted; others after a pass of another size, as where drafts are long and short.
+    The first `needed` sizes are timed `needed_rounds` times, however long it takes, the others while the budget lasts;
+    then all again. Every row of logits is read, if there is room. text: repeated as needed; real text, because it
+    decides which experts are used. `fill` tokens of it are in the cache before each pass, if the cache can be rewound;
+    it is empty at the end. A pass costs more after one of another size. So for single tokens the last of `settled`
+    passes is timed, as when nothing is drafted, and other sizes after a pass of another size, as when drafts vary.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
     fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0
     tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
     context.rewind(0)
-    context.decode(tokens[: fill + 1])  # the first pass also pays for pages
+    context.decode(tokens[: fill + 1])  # the first pass also has to load memory pages
     deadline = perf_counter() + budget_s
     for turn in range(_MOST_ROUNDS):
         for index, size in enumerate(sizes):
             if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
                 continue
-            # Of each size that is new to a server, its client asks some things first.
+            # For a size that is new to a server, the client sends extra requests first.
             for _ in range(settled if size == 1 else 1 + (context.passes.remote and turn == 0)):
                 context.rewind(fill)
                 before = perf_counter()
@@ -89,7 +89,7 @@ def pass_laps(
 def single_pass_s(context: Context, token: int) -> float:
     """Seconds of a pass over one token in an empty cache, which it leaves empty."""
     times = []
-    for _ in range(2):  # the first pass of all also pays for pages
+    for _ in range(2):  # the very first pass also has to load memory pages
         context.rewind(0)
         before = perf_counter()
         context.decode((token,))
@@ -106,10 +106,10 @@ def contexts_of(n_ctx: int) -> tuple[int, ...]:
 
 
 def measure_agreement(context: Context, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
-    """Compare passes of 2 tokens and more with single-token passes, and with padded ones, bit for bit.
+    """Compare passes over 2 and more tokens with single-token passes, and with padded ones, bit for bit.
 
-    text: what to read, repeated as need be. Compared are all rows of a pass, and the row of the token after it, which
-    shows the keys and values that the pass wrote. `watch` is called after each pass. At the end the cache is empty.
+    text: what to read, repeated as needed. It compares all rows of a pass and the row of the token after it, which
+    depends on the keys and values that the pass wrote. Calls `watch` after each pass. At the end the cache is empty.
     """
     most = min(context.max_rows, context.n_ctx - 2, _WIDEST)
     contexts = contexts_of(context.n_ctx)
@@ -147,7 +147,7 @@ def measure_agreement(context: Context, text: Sequence[int], threads: int, watch
 
 
 def _distance(rows: Logits, expected: Logits) -> float:
-    """The largest difference of two logits; 0 exactly where all bits are the same."""
+    """The largest difference between two logits; 0 only if all bits are the same."""
     return 0.0 if np.array_equal(rows, expected) else max(float(np.abs(rows - expected).max()), 1e-30)
 
 
@@ -160,7 +160,7 @@ def _rows_of(
     size: int,
     padding: int,
 ) -> Logits:
-    """(count, n_vocab): the rows of a pass of `size` tokens after `fill` ones, then of single tokens with `padding`."""
+    """(count, n_vocab): the rows of a pass over `size` tokens after `fill` others, then of padded single tokens."""
     if context.length < fill:
         context.rewind(0)
         context.decode(tokens[:fill])

@@ -1,4 +1,4 @@
-"""llama.cpp's own context, and its passes: a batch in, rows of logits out."""
+"""A llama.cpp context and its passes: a batch in, rows of logits out."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.remote_calls import PassPatience
 
 N_BATCH = 512
-"""Tokens per llama_decode. llama.cpp computes in pieces of 512; more would only delay Ctrl-C on a GPU, whose passes
-cannot be aborted."""
+"""Tokens per llama_decode. llama.cpp computes in ubatches of 512; more would only delay Ctrl-C on a GPU, whose passes
+can't be aborted."""
 
 MAX_SNAPSHOTS = 8
-"""The longest draft that a recurrent state is kept for at each token, since each costs a whole state. llama.cpp's
-graph has no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
+"""The longest draft for which llama.cpp keeps a recurrent state at each token; each costs a whole state. Its graph has
+no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
 
 CPU_PIECE = 128
-"""Tokens of a long text that a CPU reads at once. It costs 2 to 3 % more than the whole at once, and shows progress."""
+"""Tokens of a long text that a CPU reads at once. It takes 2 to 3 % longer than one pass, but shows progress."""
 
 MOST_SEQUENCES = 256
-"""What llama.cpp is built for (LLAMA_MAX_SEQ); it aborts the process beyond."""
+"""llama.cpp's limit (LLAMA_MAX_SEQ); beyond it, it aborts the process."""
 
-# The bindings' own declaration returns a pointer object; the plain address is what is compared from pass to pass.
+# The bindings' declaration returns a pointer object, but `run` compares plain addresses from pass to pass.
 _get_logits = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", lib._lib))
 
 
 class HeadKind(NamedTuple):
-    """A head on another context, `target`: a model's next-token layers, or a model of its own. width: of the hidden row
-    that it reads with each token.
+    """A head on another context, `target`. nextn: whether it is next-token layers; otherwise, it's a separate model.
+    width: of the hidden row that it reads with each token.
     """
 
     target: Any
@@ -50,8 +50,8 @@ class HeadKind(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a text has to read next: tokens from a position on. all_rows: but those of the first `unread`; or just the
-    last one. hidden: where the hidden rows of the tokens are kept, if anyone needs them.
+    """What a text reads next: tokens from position `first` on. all_rows: compute all rows but those of the first
+    `unread` tokens; otherwise, only the last one. hidden: where to keep the tokens' hidden rows, if they are needed.
     """
 
     sequence: int
@@ -63,8 +63,8 @@ class Piece(NamedTuple):
 
 
 class Batch:
-    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone but for `fill_tree`. width: of
-    the hidden row that comes with each token, for a head; 0: there is none.
+    """Room for `size` tokens, each in up to `branches` sequences; usually in sequence 0. width: of the hidden row that
+    comes with each token, for a head; 0: there is none.
     """
 
     def __init__(self, size: int, n_ctx: int, branches: int, width: int = 0) -> None:
@@ -77,14 +77,14 @@ class Batch:
         self.struct.n_tokens = size
         self.clear_tree()
         self.rows = np.zeros((size, width), np.float32)
-        """To be filled before a pass."""
+        """Fill these before a pass."""
         if width:
             self.struct.embd = self.rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
     def fill(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> None:
-        """Text from position `first` on; of it the last row is computed, or all but the first `unread`."""
+        """Fill in text from position `first` on; compute its last row, or with all_rows all but the first `unread`."""
         self.struct.n_tokens = count = len(tokens)
-        if count == 1:  # a draft model does little else: no slices
+        if count == 1:  # most passes of a draft model: slices would be slower
             self._token[0], self._position[0], self._output[0] = tokens[0], first, 1
         else:
             self._token[:count] = tokens
@@ -94,11 +94,11 @@ class Batch:
             self._output[count - 1] = 1
 
     def ask_for_none(self) -> None:
-        """No row is computed of what was filled in."""
+        """Compute no rows for the tokens that were filled in."""
         self._output[: self.struct.n_tokens] = 0
 
     def fill_texts(self, pieces: Iterable[tuple[int, Sequence[int], int, bool, int, object]]) -> None:
-        """Pieces of several texts, each with its sequence and then as `fill` takes one."""
+        """Fill in pieces of several texts, each with its sequence and the arguments of `fill`."""
         end = 0
         for sequence, tokens, first, all_rows, unread, _ in pieces:
             start, end = end, end + len(tokens)
@@ -112,7 +112,7 @@ class Batch:
         self.struct.n_tokens = end
 
     def fill_tree(self, tokens: Sequence[int], layout: Layout, first: int, unread: int) -> None:
-        """Nodes of a tree after a text of `first` tokens; of the first `unread` no row is computed."""
+        """Fill in nodes of a tree after a text of `first` tokens; compute no rows for the first `unread`."""
         self.struct.n_tokens = count = len(tokens)
         self._token[:count] = tokens
         self._position[:count] = layout.depths
@@ -125,23 +125,23 @@ class Batch:
                 self.struct.seq_id[i][j] = sequence
 
     def clear_tree(self) -> None:
-        """Put what `fill_tree` filled back into sequence 0."""
+        """Put the places that `fill_tree` used back into sequence 0."""
         count = self.struct.n_tokens
         self._n_seq[:count] = 1
         for i in range(count):
             self.struct.seq_id[i][0] = 0
 
     def free(self) -> None:
-        self.struct.embd = None  # which is not llama.cpp's own
+        self.struct.embd = None  # numpy's memory, not llama.cpp's
         lib.llama_batch_free(self.struct)
 
 
 class Passes:
-    """One llama.cpp context, that is a KV cache and the passes that fill it, with one reused batch.
+    """One llama.cpp context: a KV cache and the passes that fill it, with one reused batch.
 
-    n_ctx: tokens of the cache, over all texts. max_rows: of logits that a text may get of a pass. branches: of a tree
-    at the end of the text. texts: how many share the cache; then none has a tree. head: that it is one, of which kind.
-    Raises SpecdecError if the cache does not fit in memory.
+    n_ctx: tokens of the cache, over all texts. max_rows: rows of logits that a text may get from a pass. branches: of a
+    tree at the end of the text. texts: how many share the cache; if several, none has a tree. head: its kind, for a
+    head. Raises SpecdecError if the cache doesn't fit in memory.
     """
 
     def __init__(
@@ -158,10 +158,10 @@ class Passes:
         self.model, self.max_rows, self.branches = model, max_rows, branches
         self.all_rows = texts * max_rows
         if branches > 1 and head is None:
-            # A tree's pass may be asked for the logits of what is read again, for the hidden rows that come with them.
+            # A tree's pass may also need logits for tokens that it reads again, because hidden rows come with them.
             self.all_rows = min(2 * max_rows, N_BATCH)
-        self.rewinds = model.rewinds or head is not None  # a head's own layers are no recurrent ones
-        """Whether the last tokens can be dropped at any time; else only where a checkpoint says."""
+        self.rewinds = model.rewinds or head is not None  # a head's own layers aren't recurrent
+        """Whether the last tokens can be dropped at any time; otherwise only back to a snapshot or checkpoint."""
         self.call, self._free, self.remote = model.call, model.free, model.remote is not None
         self._patience = PassPatience(model.n_bytes)
         self.interrupt = interrupt
@@ -171,11 +171,11 @@ class Passes:
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
         self.batch = Batch(N_BATCH, self.n_ctx, max(branches, texts), head.width if head else 0)
         self.decode_s = 0.0
-        """Seconds spent in llama_decode since the context was made, waiting for the device included."""
+        """Seconds spent in llama_decode since the context was made, including waiting for the device."""
         self.on_pass: Callable[[int, float], None] | None = None
-        """Called after each pass: its tokens, and its seconds."""
+        """Called after each pass with its tokens and its seconds."""
         self.most_read = N_BATCH if model.on_gpu else CPU_PIECE
-        """Tokens of a long text that a pass reads, at most."""
+        """The most tokens of a long text that a pass reads."""
         self.n_vocab = model.n_vocab
         self._address = 0
         self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
@@ -188,7 +188,7 @@ class Passes:
         params.n_batch = params.n_ubatch = N_BATCH
         params.n_outputs_max_per_seq, params.n_outputs_max = self.max_rows, self.all_rows
         params.n_seq_max, params.kv_unified = sequences, sequences > 1
-        params.no_perf, params.pooling_type = True, lib.LLAMA_POOLING_TYPE_NONE  # a row of each token, if any
+        params.no_perf, params.pooling_type = True, lib.LLAMA_POOLING_TYPE_NONE  # hidden rows per token, if any
         if head is not None:
             params.ctx_other = head.target
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type
@@ -206,19 +206,19 @@ class Passes:
         if not handle:
             reason = library.last_error() or "llama.cpp gave no reason"
             raise SpecdecError(
-                f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
-                "Give a smaller context (-c), or fewer GPU layers (-ngl).",
+                f"llama.cpp cannot create a context of {n_ctx} tokens for {model.path.name}: {reason}",
+                "Use a smaller context (-c) or fewer GPU layers (-ngl).",
             )
         model.adapt(handle)
         return handle
 
     def set_threads(self, threads: int) -> None:
-        """Let passes compute with so many CPU threads from now on."""
+        """Set the number of CPU threads for later passes."""
         self.threads = threads
         computing.use_threads(self.handle, threads, self._offloaded)
 
     def read(self, piece: Piece) -> Logits:
-        """One pass over a piece of the one text. Returns its rows, and more below them."""
+        """Run one pass over a piece of the only text. Returns its rows; the array may have more below them."""
         self.batch.fill(piece.tokens, piece.first, piece.all_rows, piece.unread)
         rows = self.run()
         if piece.hidden is not None:
@@ -226,18 +226,18 @@ class Passes:
         return rows
 
     def run(self) -> Logits:
-        """One pass over the batch. Returns its rows in their order, and more below them; valid until the next pass."""
+        """Run the batch. Returns its rows in order; the array may have more below them. Valid until the next pass."""
         address = self._timed(lib.llama_decode, self.batch.struct)
         if address != self._address:
-            # llama.cpp's buffer rarely moves, so it is not wrapped for every pass. It has grown to the most rows ever
-            # asked for; slices of the array never go beyond that.
+            # llama.cpp's buffer rarely moves, so the array isn't made for every pass. The buffer may be smaller than
+            # the array, but slices never go beyond the rows that were requested.
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
             self._address = address
             self._rows = np.ctypeslib.as_array(pointer, (self.all_rows, self._rows.shape[1]))
         return self._rows
 
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
-        """Compute a batch; returns where its logits are. Raises Interrupted, or SpecdecError if llama.cpp fails."""
+        """Compute a batch; returns its logits' address. Raises Interrupted, or SpecdecError if llama.cpp fails."""
         allowed_s = self._patience.of(batch.n_tokens)
         with self._turn:
             before = perf_counter()
@@ -257,8 +257,8 @@ class Passes:
         return int(address)
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """One pass of an encoder over rows, (n, any): what it makes of them, (n, width of the head's own rows)."""
-        # An encoder looks at no places, but llama.cpp wants those that come next.
+        """Run an encoder over rows, (n, any). Returns the encoded rows, (n, width of the head's own rows)."""
+        # An encoder ignores positions, but llama.cpp requires the next ones.
         first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
         with _rows_alone(rows, first) as struct:
             self._timed(lib.llama_encode, struct)
@@ -275,14 +275,14 @@ class Passes:
 
 
 def _computed(compute: Callable[[Any, Any], int], handle: Any, batch: Any) -> tuple[int, int]:
-    """Compute a batch; returns llama.cpp's code, and where the logits are."""
+    """Compute a batch; returns llama.cpp's code and the logits' address."""
     code = compute(handle, batch)
-    return code, _get_logits(handle)  # on a GPU this is what waits
+    return code, _get_logits(handle)  # on a GPU, this call waits for the result
 
 
 @contextmanager
 def _rows_alone(rows: NDArray[np.float32], first: int) -> Iterator[Any]:
-    """A batch of rows without tokens, in places from `first` on."""
+    """A batch of rows without tokens, at positions from `first` on."""
     count, width = rows.shape
     struct = lib.llama_batch_init(count, width, 1)
     try:

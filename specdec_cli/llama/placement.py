@@ -1,4 +1,4 @@
-"""Where a model's layers are to lie: how many on devices, on which, and in which shares."""
+"""Where a model's layers go: how many on devices, on which, and in which shares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specdec_cli.decoding.errors import UsageError
 
 _CPU = ("none", "cpu")
 _MOST = 3.4e38
-"""Of a share, which is a 32-bit float."""
+"""The largest share: it is a 32-bit float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether layers can be put there, by its name."""
+        """Whether a placement can name it."""
         return "GPU" in self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """layers: on devices, -1 for all. devices: their names; none for the CPU alone, None for llama.cpp's own choice.
-    split: the share of each device; empty: by their free memory. servers: addresses of machines whose devices come
-    before those of this one. insecure: whether these may be outside private networks.
+    """layers: how many on devices; -1 for all. devices: their names; empty for the CPU alone, None for llama.cpp's
+    choice. split: the share of each device; empty: by free memory. servers: addresses of machines whose devices come
+    before the local ones. insecure: whether servers may be outside private networks.
     """
 
     layers: int = -1
@@ -49,8 +49,8 @@ class Placement:
         servers: str | None = None,
         insecure: bool = False,
     ) -> Placement:
-        """devices: names as in `CUDA0,CUDA1`, or `none`. split: as in `3,1`. servers: `HOST:PORT,HOST:PORT`. Raises
-        UsageError on anything else.
+        """devices: names such as `CUDA0,CUDA1`, or `none`. split: such as `3,1`. servers: `HOST:PORT,HOST:PORT`. Raises
+        UsageError for anything else.
         """
         names = None if devices is None else _names(devices)
         shares = () if split is None else _shares(split)
@@ -68,7 +68,7 @@ class Placement:
 
     @property
     def key(self) -> str:
-        """What tells it from others, but for the number of layers; empty for the default."""
+        """Identifies the placement, except for the number of layers; empty for the default."""
         devices = "" if self.devices is None else f"devices {','.join(self.devices).lower() or 'none'}"
         split = f"split {','.join(map(repr, self.split))}" if self.split else ""
         servers = f"servers {','.join(self.servers)}" if self.servers else ""
@@ -79,11 +79,11 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     lower = [name.lower() for name in names]
     if "" in lower or len(set(lower)) < len(lower):
-        raise UsageError(f"device cannot be {text!r}", "Name each once, as in CUDA0,CUDA1; or none, for the CPU.")
+        raise UsageError(f"device cannot be {text!r}", "Name each once, as in CUDA0,CUDA1; or `none` for the CPU.")
     if not set(lower) & set(_CPU):
         return names
     if len(names) > 1:
-        raise UsageError(f"device cannot be {text!r}", "Name GPUs, or none for the CPU: llama.cpp adds the CPU itself.")
+        raise UsageError(f"device cannot be {text!r}", "Name only GPUs: llama.cpp adds the CPU itself. Or only `none`.")
     return ()
 
 
@@ -93,7 +93,7 @@ def _addresses(text: str) -> tuple[str, ...]:
         host, _, port = server.rpartition(":")
         valid = host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
         if not valid or servers.count(server) > 1:
-            fix = "Give HOST:PORT of each server once, separated by commas, as in 192.168.1.20:50052."
+            fix = "Give each server once, as HOST:PORT, separated by commas, as in 192.168.1.20:50052."
             raise UsageError(f"rpc cannot be {text!r}", fix)
     return servers
 
@@ -104,5 +104,5 @@ def _shares(text: str) -> tuple[float, ...]:
     except ValueError:
         shares = ()
     if not shares or not all(0 <= share <= _MOST for share in shares) or not any(shares):
-        raise UsageError(f"tensor split cannot be {text!r}", "Give a number from 0 for each device, as in 3,1.")
+        raise UsageError(f"tensor split cannot be {text!r}", "Give one number, 0 or more, per device, as in 3,1.")
     return shares

@@ -1,4 +1,4 @@
-"""A placement told to llama.cpp: names of devices become the devices, and a draft model goes to one of them whole."""
+"""Passes a placement to llama.cpp: names become devices, and a draft model goes to a single one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from specdec_cli.llama.placement import Device, Placement
 
 
 def require_possible(placement: Placement) -> None:
-    """Raise UsageError on devices that are not there, and on a split that does not fit the devices; SpecdecError if a
-    server does not answer.
+    """Raise UsageError for devices that don't exist, or a split that doesn't fit the devices; SpecdecError if a server
+    doesn't answer.
     """
     remote = rpc.connect(placement.servers, placement.insecure) if placement.is_remote else []
     if placement.devices is None and not placement.split:
@@ -22,7 +22,7 @@ def require_possible(placement: Placement) -> None:
     known = [device.name for device in library.devices() if device.is_gpu]
     for name in placement.devices or ():
         if name.lower() not in map(str.lower, known):
-            listed = f"Devices here: {', '.join([*known, 'none (the CPU)'])}; specdec doctor says more."
+            listed = f"Devices here: {', '.join([*known, 'none (the CPU)'])}; see specdec doctor."
             raise UsageError(f"there is no device {name!r}", listed)
     if placement.split:
         names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
@@ -32,17 +32,17 @@ def require_possible(placement: Placement) -> None:
 def _require_split(parts: int, names: list[str]) -> None:
     most = lib.llama_max_devices()
     if len(names) < 2:
-        there = f"here there is {names[0]} alone" if names else "here there is none"
-        raise UsageError(f"a tensor split is for several devices; {there}", "Leave --tensor-split out.")
+        there = f"there is only {names[0]}" if names else "there is none"
+        raise UsageError(f"a tensor split needs several devices; {there}", "Leave out --tensor-split.")
     if parts != len(names) or parts > most:
-        fix = f"Give one number for each of {', '.join(names)}; llama.cpp takes {most} at most."
+        fix = f"Give one number for each of {', '.join(names)}; llama.cpp takes at most {most}."
         raise UsageError(f"the tensor split has {parts} parts for {len(names)} devices", fix)
 
 
 def whole(placement: Placement) -> Placement:
-    """A draft model's placement: on the GPU with most memory free, if there are several and none is named.
+    """A draft model's placement: the GPU with the most free memory, if there are several and none is named.
 
-    Its passes are short, and each border between devices makes them longer.
+    Its passes are short, and each boundary between devices makes them longer.
     """
     if placement.devices is not None or not placement.on_devices or not library.supports_gpu():
         return placement
@@ -51,14 +51,14 @@ def whole(placement: Placement) -> Placement:
 
 
 def device_of(placement: Placement) -> str:
-    """The device of a model that lies whole on one, or the first of several; empty for the CPU."""
+    """The device that holds a model, or the first of several; empty for the CPU."""
     if not placement.on_devices or not library.supports_gpu():
         return ""
     return (whole(placement).devices or [device.name for device in _chosen()])[0]
 
 
 def _chosen() -> list[Device]:
-    """The devices that llama.cpp takes itself: integrated GPUs only where there is no other."""
+    """The devices that llama.cpp chooses by default: integrated GPUs only if there is no other."""
     gpus = [device for device in library.devices() if device.is_gpu]
     return [device for device in gpus if device.kind == "GPU"] or gpus
 

@@ -1,7 +1,7 @@
-"""Copies of a model with fewer layers or fewer bits, written by llama.cpp's quantiser in a process of its own.
+"""Copies of a model with fewer layers or fewer bits, written by llama.cpp's quantiser in a child process.
 
-The call cannot be interrupted, and llama.cpp ends its process on some bad input (GGML_ASSERT). A process of its own can
-be killed at any moment. Its progress comes through a pipe, in llama.cpp's log.
+The call can't be interrupted, and llama.cpp ends its process on some bad input (GGML_ASSERT). A child process can be
+killed at any moment. Its progress comes through a pipe, in llama.cpp's log.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _BEGUN = re.compile(r"\[ *(\d+)/ *\d+\] ")
 _UNFIT = re.compile(r"ncols +(\d+) not divisible .*required for type +(\w+)\).* falling back to +(\w+)")
 _SIZE = re.compile(r"quant size += +([\d.]+) MiB")
 _FAILED = "failed to quantize: "
-# The child finds this package where the parent did, and not in the folder that it is started in.
+# The child imports this package from where the parent did, not from its working directory.
 _CHILD = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from specdec_cli.llama import quantize as q; q.main()"
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What to write. drop: layers to leave out. file_type: llama.cpp's number of a type; None to copy as it is."""
+    """What to write. drop: layers to leave out. file_type: llama.cpp's number of a type; None: keep each tensor's."""
 
     source: Path
     out: Path
@@ -45,7 +45,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A tensor whose rows of `columns` values a type cannot hold, and the type that it got instead."""
+    """A tensor whose rows of `columns` values don't fit the wanted type, and the type that it got instead."""
 
     columns: int
     wanted: str
@@ -54,8 +54,8 @@ class Unfit:
 
 def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> list[Unfit]:
     """Write a copy; `begun` is called with the number of each tensor, from 1, before it is written. Returns the tensors
-    that got another type than they should have. Raises SpecdecError if llama.cpp refuses or breaks down or the disk is
-    full, Interrupted on Ctrl-C; what was written until then is left to the caller to remove.
+    that didn't get the wanted type. Raises SpecdecError if llama.cpp refuses or crashes or the disk is full,
+    Interrupted on Ctrl-C; the caller must then remove the incomplete file.
     """
     return _quantised(copy, interrupt, begun)[0]
 
@@ -75,7 +75,7 @@ def _quantised(
         *sorted(copy.drop),
     )
     command = [sys.executable, "-c", _CHILD, "\n".join(sys.path), *map(str, (copy.source, copy.out, *numbers))]
-    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # an abort would start a debugger otherwise
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # otherwise, an abort would start a debugger
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
     )
@@ -99,7 +99,7 @@ def _quantised(
     finally:
         process.kill()
         process.wait()
-    if "iostream" in reason and copy.out.parent.is_dir():  # C++'s word for a file that takes no more
+    if "iostream" in reason and copy.out.parent.is_dir():  # what C++ reports if a file can't grow
         raise SpecdecError(f"the disk has no room for {copy.out.name}", "Free some space, or write elsewhere.")
     if code:
         raise SpecdecError(

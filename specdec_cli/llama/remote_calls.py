@@ -1,8 +1,8 @@
-"""Calls of llama.cpp that other machines take part in (ggml's RPC): each has a deadline, and ends in an error at worst.
+"""Calls of llama.cpp that involve other machines (ggml's RPC): each has a deadline, and at worst ends in an error.
 
-ggml waits for ever for a server that is silent, and ends the process where one is gone. So such calls run in a thread
-of their own. Where ggml would end the process, its thread sleeps instead; where the deadline passes, nobody waits for
-it any longer. Either way the caller gets an error, and no server is spoken to again by this process.
+ggml waits forever for a silent server, and ends the process if a server is gone. So such calls run in their own thread.
+Where ggml would end the process, that thread sleeps instead; after the deadline, the caller stops waiting for it.
+Either way the caller gets an error, and this process doesn't contact any server again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from specdec_cli.llama.interrupt import Interrupt
 
 Result = TypeVar("Result")
 PATIENCE_S = 5.0
-"""How long a server may be silent where it has nothing to compute."""
+"""How long a server may be silent when it has nothing to compute."""
 _SLOWEST_READ = 0.5e9
-"""Bytes of weights a second that a server reads at least, for the first pass."""
+"""The lowest speed at which a server is expected to read weights for its first pass, in bytes per second."""
 _TIMES = 4
-"""How many times as long as expected a pass may take."""
+"""A pass may take this many times as long as expected."""
 _GRACE_S = 1.0
-"""How long a pass may go on after Ctrl-C, so that it ends in good order."""
+"""How long a pass may continue after Ctrl-C, so that it can end cleanly."""
 _ASK_S = 0.5
 _OF_RPC, _MISMATCH = b"ggml-rpc", "version mismatch"
 
@@ -35,7 +35,7 @@ _Abort = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 
 class RemoteCalls:
-    """The thread in which calls run that servers take part in, one at a time. There is one of a process."""
+    """Runs calls that involve servers in one thread, one at a time. A process has one instance."""
 
     def __init__(self) -> None:
         self._current: PendingCall | None = None
@@ -48,11 +48,11 @@ class RemoteCalls:
         self._worker = Worker("servers")
 
     def add(self, server: str) -> None:
-        """Name a server, for errors."""
+        """Add a server's address, for error messages."""
         self._servers.append(server)
 
     def alive(self) -> None:
-        """The call in progress has come further: its deadline begins anew."""
+        """The call in progress has made progress: restart its deadline."""
         self._sign_of_life = monotonic()
 
     def call(
@@ -62,12 +62,12 @@ class RemoteCalls:
         allowed_s: float = PATIENCE_S,
         interrupt: Interrupt | None = None,
     ) -> Result:
-        """Call a function of llama.cpp, and wait so many seconds after its last sign of life.
+        """Call a function of llama.cpp, and wait up to `allowed_s` seconds after its last progress.
 
-        Raises SpecdecError if a server is gone or silent, now or earlier; Interrupted if it does not end soon after
-        Ctrl-C.
+        Raises SpecdecError if a server is gone or silent, now or earlier; Interrupted if the call doesn't end soon
+        after Ctrl-C.
         """
-        if self._current:  # Ctrl-C has ended the wait for it, and it goes on
+        if self._current:  # Ctrl-C ended the wait for an earlier call, which still runs
             self._wait(self._current, self._allowed_s, interrupt)
         if self._lost:
             raise self._lost
@@ -97,12 +97,14 @@ class RemoteCalls:
             raise self._lost
 
     def free(self, function: Callable[[Any], object], handle: Any) -> None:
-        """Free what lies on servers; where one is lost, or still computes, it stays until the process ends."""
+        """Free memory on servers; if one is lost or still computes, nothing is freed until the process ends."""
         if not self._lost and not self._current:
             self.call(function, handle)
 
     def _park(self, text: bytes) -> None:
-        """What ggml calls before it ends the process; it does so when this returns."""
+        """ggml calls this before it ends the process. If a server is the cause, it never returns, so the process
+        lives.
+        """
         current = self._current
         if _OF_RPC not in text or not (current or self._lost):
             sys.stderr.write(text.decode("utf-8", "replace") + "\n")
@@ -116,18 +118,18 @@ class RemoteCalls:
     def _silent(self, seconds: float) -> SpecdecError:
         return SpecdecError(
             f"{self._named()} has not answered for {seconds:.0f} s",
-            "It may serve somebody else, or its machine is stuck: look there, and start its server again.",
+            "It may be busy with another client, or its machine may be stuck: check there, and restart the server.",
         )
 
     def _gone(self) -> SpecdecError:
         if version := next((line for line in library.recent_errors if _MISMATCH in line), ""):
-            what = f"{self._named(self._servers[-1:])} speaks version {version.split()[-1]} of the protocol"
-            return SpecdecError(what, "Take the same version of llama.cpp there as here (specdec doctor names it).")
+            what = f"{self._named(self._servers[-1:])} uses version {version.split()[-1]} of the protocol"
+            return SpecdecError(what, "Use the same version of llama.cpp there as here (specdec doctor shows it).")
         silent = [server for server in self._servers if not _accepts(server)]
         reason = library.last_error() or self._aborted
         return SpecdecError(
-            f"{self._named(silent)} is gone, or no server of llama.cpp: {reason}",
-            "Start its server again, with the same version of llama.cpp as here, and repeat the command.",
+            f"{self._named(silent)} is gone, or is not a llama.cpp server: {reason}",
+            "Restart it with the same version of llama.cpp as here, and repeat the command.",
         )
 
     def _named(self, servers: Sequence[str] = ()) -> str:
@@ -136,7 +138,7 @@ class RemoteCalls:
 
 
 def _accepts(server: str) -> bool:
-    """Whether anybody listens there."""
+    """Whether a server accepts connections."""
     host, _, port = server.rpartition(":")
     try:
         socket.create_connection((host, int(port)), _ASK_S).close()
@@ -146,14 +148,14 @@ def _accepts(server: str) -> bool:
 
 
 class PassPatience:
-    """How long passes may take: several times what passes of this context took by the token. weights: their bytes."""
+    """How long passes may take, from the time per token of this context's earlier passes. weights: their bytes."""
 
     def __init__(self, weights: int) -> None:
         self._first_s = PATIENCE_S + weights / _SLOWEST_READ
         self._widest, self._per_token = 0, 0.0
 
     def of(self, tokens: int) -> float:
-        """Seconds that a pass over so many tokens may take."""
+        """Seconds that a pass over this many tokens may take."""
         return max(PATIENCE_S, _TIMES * tokens * self._per_token) if self._widest else self._first_s
 
     def saw(self, tokens: int, seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""llama.cpp's RPC backend: connecting to servers, whose devices take a model's layers, and being such a server.
+"""llama.cpp's RPC backend: connects to servers, whose devices take a model's layers, and serves this machine's devices.
 
-What crosses the network is neither authenticated nor encrypted, by design of that backend.
+By that backend's design, the traffic is neither authenticated nor encrypted.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from specdec_cli.llama.remote_calls import RemoteCalls
 
 _CONNECT_S = 3.0
 _connected: dict[str, list[int]] = {}
-_FIX = "Give an address of this machine, and a port that is free."
+_FIX = "Use an address of this machine and a free port."
 
 
 def require_build() -> None:
     """Raise SpecdecError if llama.cpp was built without RPC."""
     if not library.knows_rpc():
-        what, fix = "this build of llama.cpp has no RPC", "Install it with -DGGML_RPC=ON; `make setup` does."
+        what, fix = "this build of llama.cpp has no RPC", "Build it with -DGGML_RPC=ON, as `make setup` does."
         raise SpecdecError(what, fix)
 
 
 def require_private(address: str, insecure: bool) -> None:
-    """Raise UsageError on an address of the open internet. insecure: the user says that it is meant."""
+    """Raise UsageError for an address on the public internet. insecure: the user allows it."""
     if IPv4Address(address).is_global and not insecure:
         raise UsageError(
-            f"{address} is outside private networks, and this protocol knows no password and no encryption",
-            "Go through a VPN or an SSH tunnel; --rpc-insecure connects all the same.",
+            f"{address} is outside private networks, and this protocol has no password and no encryption",
+            "Use a VPN or an SSH tunnel, or --rpc-insecure to connect anyway.",
         )
 
 
 @functools.cache
 def calls() -> RemoteCalls:
-    """What calls go through that servers take part in."""
+    """The process's thread for calls that involve servers."""
     return RemoteCalls()
 
 
 def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
-    """The devices of these servers, as llama.cpp's handles. They stay connected until the process ends.
+    """Connect to servers until the process ends. Returns llama.cpp's handles of their devices.
 
-    Raises UsageError on an address that is not private, SpecdecError if a server does not answer, or llama.cpp was
-    built without RPC.
+    Raises UsageError for an address that isn't private, SpecdecError if a server doesn't answer, or llama.cpp was built
+    without RPC.
     """
     require_build()
     for server in servers:
@@ -58,19 +58,19 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
             calls().add(server)
             _connected[server] = calls().call(library.rpc_devices, address)
         if not _connected[server]:
-            raise SpecdecError(f"the server {server} has no device", "Start it on a machine that can compute.")
+            raise SpecdecError(f"the server {server} offers no device", "Check its output, and restart it.")
     return [device for server in servers for device in _connected[server]]
 
 
 def _reach(server: str, insecure: bool) -> str:
     """The numeric address of a server that accepts connections."""
     host, _, port = server.rpartition(":")
-    fix = "Start it there: specdec rpc-server, or llama.cpp's own; and look at its port and the firewall."
+    fix = "Start specdec rpc-server or llama.cpp's rpc-server there, and check the port and the firewall."
     try:
         address = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
         require_private(address, insecure)
         socket.create_connection((address, int(port)), _CONNECT_S).close()
-    except (OSError, UnicodeError) as error:  # the latter: of a name that can be none
+    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         reason = (
             "no answer" if isinstance(error, TimeoutError) else (getattr(error, "strerror", None) or str(error)).lower()
         )
@@ -79,7 +79,7 @@ def _reach(server: str, insecure: bool) -> str:
 
 
 def chosen_devices(names: Sequence[str]) -> list[str]:
-    """The devices that are to be served, by default all GPUs, or else the CPU. Raises UsageError on unknown ones."""
+    """The devices to serve: by default all GPUs, or else the CPU. Raises UsageError for unknown ones."""
     known = {device.name.lower(): device.name for device in library.devices()}
     for name in names:
         if name.lower() not in known:
@@ -89,8 +89,8 @@ def chosen_devices(names: Sequence[str]) -> list[str]:
 
 
 def free_address(host: str, port: int) -> str:
-    """The numeric address of a host of this machine, if the port can be had there. Raises SpecdecError if it cannot be,
-    or this build knows no RPC.
+    """The numeric address of a host name of this machine, if the port is free there. Raises SpecdecError if it isn't,
+    or this build has no RPC.
     """
     require_build()
     try:
@@ -103,8 +103,8 @@ def free_address(host: str, port: int) -> str:
 
 
 def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt: Interrupt) -> None:
-    """Serve these devices at a numeric address until `interrupt` is set. One client at a time; others wait until it
-    leaves. What llama.cpp prints on its own is left out. Raises SpecdecError if llama.cpp cannot serve there.
+    """Serve these devices at a numeric address until `interrupt` is set, one client at a time; others wait. Suppresses
+    llama.cpp's own output. Raises SpecdecError if llama.cpp can't serve there.
     """
     sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

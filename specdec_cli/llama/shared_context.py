@@ -1,4 +1,4 @@
-"""One KV cache for several texts: a pass reads on in many of them."""
+"""One KV cache for several texts: a pass can read from many of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LEAST_PIECE = 64
 
 
 class SharedContext:
-    """`texts` of up to n_ctx tokens each, whose passes are shared; arguments otherwise as of `LlamaContext.open`.
+    """`texts` of up to n_ctx tokens each that share passes; other arguments as in `LlamaContext.open`.
 
-    interrupt: ends the passes of all texts. interrupts: of each, end what is read of that one.
+    interrupt: ends the passes of all texts. interrupts: one for each text, which ends the reading of that one only.
     """
 
     def __init__(
@@ -32,25 +32,25 @@ class SharedContext:
         self.n_ctx, count = n_ctx, len(interrupts)
         max_rows = min(max_rows, (N_BATCH - _LEAST_PIECE) // count)
         self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count)
-        # So many tokens of prompts have room in a pass, whatever the other texts need.
+        # A pass has room for this many tokens of prompts, whatever the other texts need.
         self.passes.most_read = self.most_read = min(N_BATCH - count * max_rows, self.passes.most_read)
         self._interrupts = interrupts
         self.texts = [LlamaContext(self.passes, i, shared=self) for i in range(count)]
         self.ask: Callable[[SharedContext, Piece], Logits] = lambda shared, piece: shared.read_together([piece])[0]
-        """What a text calls to have a piece read; by default that is done at once."""
+        """A text calls this to have a piece read; by default, it is read at once."""
 
     def is_long(self, piece: Piece) -> bool:
-        """Whether it belongs to a prompt: a draft is shorter."""
+        """Whether it belongs to a prompt: drafts are shorter."""
         return not piece.all_rows and len(piece.tokens) > self.passes.max_rows
 
     def read(self, piece: Piece) -> Logits:
-        """A piece of one text, with those that others ask for meanwhile."""
+        """Read a piece of one text, together with those that other texts ask for meanwhile."""
         if self._interrupts[piece.sequence].is_set():
             raise Interrupted
         return self.ask(self, piece)
 
     def read_together(self, pieces: Sequence[Piece]) -> list[Logits]:
-        """One pass over pieces of different texts, at most N_BATCH tokens. Returns the rows of each."""
+        """Run one pass over pieces of different texts, at most N_BATCH tokens. Returns the rows of each."""
         self.passes.batch.fill_texts(pieces)
         rows, found, row, token = self.passes.run(), [], 0, 0
         for piece in pieces:

@@ -12,19 +12,19 @@ from specdec_cli.llama.passes import N_BATCH
 
 
 class LlamaTarget:
-    """The `Target` of `decoding`, over one llama.cpp context.
+    """The `Target` of `decoding`, on one llama.cpp context.
 
-    The cache always holds the text in its order: an accepted branch has gaps, what comes next would fill them, and the
-    same numbers, added in another order, round otherwise. So only the part of the branch that continues the text is
-    kept; the rest, mostly a token or two, is read again with the next pass. agreement: read drafts, which must be
-    chains, in passes that agree bit for bit.
+    The cache always holds the text in order. If an accepted branch left gaps between its cells, the next tokens would
+    fill them, and the same numbers, added in another order, would round differently. So only the part of the branch
+    that directly follows the text is kept; the rest, usually a token or two, is read again in the next pass. agreement:
+    read drafts, which must be chains, in passes that agree bit for bit.
     """
 
     def __init__(self, context: LlamaContext, agreement: Agreement | None = None) -> None:
         self._context, self._agreement = context, agreement
         self.reused = self._verified = 0
         self._again: tuple[int, ...] = ()
-        """The end of the text that the cache does not hold."""
+        """The end of the text, which the next pass must read again."""
         self._tree: tuple[Draft, list[int]] | None = None
         """What the last pass verified, if it was a tree, and the order of its tokens in the cache."""
         self.n_ctx = context.n_ctx - (agreement.padding(1) if agreement else 0)
@@ -80,7 +80,7 @@ class LlamaTarget:
         self._again = tuple(draft.tokens[node] for node in rest)
 
     def _grow(self, pending: int, draft: Draft) -> Rows:
-        """Verify a tree, its likeliest branch first, and read before it what the cache lacks."""
+        """Verify a tree, its likeliest branch first, after reading the tokens that the cache lacks."""
         order = _depth_first(draft)
         first = len(self._again)  # the index of the pending token in the pass
         index = {-1: first, **{node: first + 1 + i for i, node in enumerate(order)}}
@@ -105,8 +105,8 @@ def _depth_first(draft: Draft) -> list[int]:
 
 
 class _PieceRows:
-    """For `--bitwise`: rows in passes that agree bit for bit, each made when its first row is used: what follows a
-    rejected token is never read. unread: the first tokens, whose rows are not counted.
+    """For `--bitwise`: rows from passes that agree bit for bit. Each pass runs when its first row is used, so nothing
+    after a rejected token is read. unread: how many of the first tokens have rows that aren't counted.
     """
 
     def __init__(self, context: LlamaContext, tokens: Sequence[int], agreement: Agreement, unread: int) -> None:
@@ -121,7 +121,7 @@ class _PieceRows:
         return self._rows[number + self._unread]
 
     def read(self) -> None:
-        """One more pass. Its rows are copied: the next pass writes over them."""
+        """Run one more pass. Its rows are copied, because the next pass overwrites them."""
         size = self._sizes.pop(0)
         context, tokens = self._context, self._left[:size]
         padding = self._agreement.padding(size)

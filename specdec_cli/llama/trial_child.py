@@ -1,11 +1,11 @@
-"""What a child of trials.py does, as a script: it tries kernels, a model file, or heads, and llama.cpp may end it.
+"""The script that a child of trials.py runs: it tries kernels, a model file or heads, and llama.cpp may end it.
 
-    trial_child.py kernels PARENT THREADS extra|plain TYPE...  ends with code 1 and says why where kernels do not work,
-                                                                with 2 if they could not be tried
+    trial_child.py kernels PARENT THREADS extra|plain TYPE...  exits with 1 and a reason if kernels don't work,
+                                                                with 2 if they can't be tried
     trial_child.py model CPU_S DATA_BYTES whole| FILE ADAPTER...
     trial_child.py heads CPU_S DATA_BYTES FILE HEADS
 
-A file that llama.cpp refuses with an error is the parent's to tell: this process then ends like one that went well.
+If llama.cpp refuses a file with an error, this process exits as if all went well: the parent reports the error.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from types import ModuleType
 from typing import Any
 
 EVERY_BYTE = bytes(range(1, 256)).decode("latin-1").encode() + bytes(range(0x80, 0x100))
-"""Characters of one and two bytes, and bytes that are no UTF-8: all that a tokenizer may have to fall back to."""
+"""Characters of one and two bytes, and bytes that aren't UTF-8: everything that a tokenizer may fall back to."""
 
 WIDTHS = (1, 2, 4, 5, 16, 17, 64)
 MOST_DISTANCE = 0.15
-"""Of rows, as a share of their spread. Rounding of 8-bit activations comes to 0.01 to 0.03, a wrong kernel to 1."""
+"""The largest distance of rows that passes, relative to their spread. Rounding of 8-bit activations gives 0.01 to 0.03,
+a wrong kernel 1."""
 
 _WIDTH, _HIDDEN, _VOCABULARY, _HEADS, _LAYERS, _N_CTX = 256, 512, 512, 4, 1, 128
 _SINGLE, _ALIGNMENT = 8, 32
 _F32, _TEXT, _U32, _FLOAT = 0, 8, 4, 6
 _MODEL_N_CTX, _SEVERAL = 256, 17
 _MOST_S = 600
-"""A trial ends by itself after so many seconds, should its parent be gone."""
+"""A trial ends by itself after this many seconds, in case its parent is gone."""
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _callbacks: list[Any] = []
@@ -42,8 +43,8 @@ _callbacks: list[Any] = []
 
 
 def limit(cpu_s: int, data_bytes: int) -> None:
-    """Set seconds of processor time, and bytes of memory beside the pages of files, of this process."""
-    with suppress(ImportError, ValueError, OSError):  # Windows has none, and macOS not all
+    """Limit the processor time of this process, and its memory without mapped files."""
+    with suppress(ImportError, ValueError, OSError):  # Windows has no such limits, macOS not all
         import resource
 
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
@@ -54,9 +55,7 @@ def limit(cpu_s: int, data_bytes: int) -> None:
 
 
 def started(log: Callable[[int, bytes, object], None]) -> ModuleType:
-    """llama.cpp by its low-level bindings alone: the package around them imports for a quarter of a second what is not
-    needed.
-    """
+    """llama.cpp through its low-level bindings alone: importing the rest of the package takes a quarter of a second."""
     package = ModuleType("llama_cpp")
     spec = importlib.util.find_spec("llama_cpp")
     package.__path__ = list(spec.submodule_search_locations or ()) if spec else []
@@ -76,20 +75,20 @@ def _print_errors(level: int, text: bytes, _user: object) -> None:
 
 
 def try_model(path: str, whole: bool, adapters: list[str]) -> None:
-    """Load a model file and decode some tokens with it. whole: read the weights and compute with them; else the graph
-    is built without them. adapters: of the model, which act as it computes.
+    """Load a model file and decode some tokens with it. whole: read the weights and compute with them; otherwise, build
+    the graph without them. adapters: files of adapters to apply.
     """
     lib = started(_print_errors)
     params = lib.llama_model_default_params()
     params.n_gpu_layers, params.use_extra_bufts, params.no_alloc = 0, False, not whole
     if not whole:
-        params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # pages that are mapped would be read
+        params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # mapping the file would read its pages
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         return
     vocab, room = lib.llama_model_get_vocab(model), 2 * len(EVERY_BYTE)
     tokens, piece = (lib.llama_token * room)(), ctypes.create_string_buffer(256)
-    has_tokenizer = lib.llama_vocab_type(vocab) != lib.LLAMA_VOCAB_TYPE_NONE  # drafts with a part of their target's
+    has_tokenizer = lib.llama_vocab_type(vocab) != lib.LLAMA_VOCAB_TYPE_NONE  # drafts may use part of their target's
     count = lib.llama_tokenize(vocab, EVERY_BYTE, len(EVERY_BYTE), tokens, room, True, True) if has_tokenizer else 1
     for token in tokens[: max(0, count)] if has_tokenizer else ():
         lib.llama_token_to_piece(vocab, token, piece, len(piece), 0, False)
@@ -104,15 +103,15 @@ def try_model(path: str, whole: bool, adapters: list[str]) -> None:
     lib.llama_set_adapters_lora(context, (lib.llama_adapter_lora_p_ctypes * len(loaded))(*loaded), len(loaded), scales)
     if whole and count > 0:
         lib.llama_decode(context, lib.llama_batch_get_one(tokens, 1))
-        several = (lib.llama_token * _SEVERAL)(*[tokens[0]] * _SEVERAL)  # which take another path than one
+        several = (lib.llama_token * _SEVERAL)(*[tokens[0]] * _SEVERAL)  # these take another path than one
         lib.llama_decode(context, lib.llama_batch_get_one(several, _SEVERAL))
 
 
 def try_heads(target: str, head: str) -> None:
     """Load heads and their target, and decode some tokens with both.
 
-    What neither header tells: whether the target's graph gives the rows that the heads read, and whether llama.cpp has
-    a graph for the heads. Where it has not, it ends the process.
+    Neither header shows whether the target's graph gives the rows that the heads read, or whether llama.cpp has a graph
+    for the heads. If it has none, it ends the process.
     """
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.llama import kernels
@@ -122,7 +121,7 @@ def try_heads(target: str, head: str) -> None:
     from specdec_cli.llama.model import Model
     from specdec_cli.llama.placement import Placement
 
-    with suppress(SpecdecError):  # which is the parent's to tell
+    with suppress(SpecdecError):  # the parent reports it
         interrupt, place = Interrupt(), Placement(0)
         repacks = kernels.verdict().extra_buffers
         model = Model(Path(target), place, interrupt, heads=target == head, repacks=repacks)
@@ -143,8 +142,8 @@ def try_heads(target: str, head: str) -> None:
 def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
     """Decode with a small random model as specdec will. Returns what is wrong; empty if nothing is.
 
-    For each of ggml's numbers of weight types a model of random weights is made. What it gives for a text, read in
-    passes of several widths, must be what it gives token by token without the extra buffers, but for rounding.
+    types: ggml's numbers of weight types; each gets a model of random weights. Its rows for a text, read in passes of
+    several widths, must equal those read token by token without the extra buffers, up to rounding.
     """
     import tempfile
 
@@ -162,18 +161,18 @@ def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
         for kind in (_F32, *types):
             path.write_bytes(_gguf(np, base, weights, kind))
             own = _rows(lib, np, path, text, 1, (1,), False)[1]
-            # Several threads, which wait for each other where other programs run, once: the last type has them.
+            # Several threads wait for each other if other programs run, so only the last type uses them.
             count = threads if kind == types[-1] else 1
             found = _rows(lib, np, path, text, count, WIDTHS, extra_buffers, _SINGLE)
             for width, rows in found.items():
                 if not np.isfinite(rows).all():
-                    return f"passes of {width} tokens give no numbers, for weights of type {kind}"
+                    return f"passes of {width} tokens give NaN or infinity for weights of type {kind}"
                 expected = own[: len(rows)]
                 distance = float(np.sqrt(np.mean((rows - expected) ** 2)) / max(float(expected.std()), 1e-9))
                 if os.environ.get("SPECDEC_DEBUG"):
                     print(kind, width, round(distance, 4), file=sys.stderr)
                 if distance > MOST_DISTANCE:
-                    return f"passes of {width} tokens give wrong numbers, for weights of type {kind}"
+                    return f"passes of {width} tokens give wrong numbers for weights of type {kind}"
     return ""
 
 
@@ -206,7 +205,7 @@ def _ggml(lib: Any) -> ctypes.CDLL:
 
 
 def _gguf(np: Any, base: ctypes.CDLL, weights: dict[str, Any], kind: int) -> bytes:
-    """A file of these weights, its matrices in one type."""
+    """A GGUF file of these weights, with its matrices in one type."""
     named = {"block_count": _LAYERS, "context_length": _N_CTX, "embedding_length": _WIDTH}
     named |= {"feed_forward_length": _HIDDEN, "attention.head_count": _HEADS, "vocab_size": _VOCABULARY}
     values = [
@@ -239,7 +238,7 @@ def _quantized(np: Any, base: ctypes.CDLL, weight: Any, kind: int) -> bytes:
         return bytes(weight.tobytes())
     rows, width = weight.shape
     made = ctypes.create_string_buffer(rows * base.ggml_row_size(kind, width))
-    importance = np.ones(width, np.float32)  # which some types cannot do without
+    importance = np.ones(width, np.float32)  # some types require it
     base.ggml_quantize_chunk(kind, weight.ctypes.data, made, 0, rows, width, importance.ctypes.data)
     return made.raw
 
@@ -254,18 +253,20 @@ def _rows(
     extra_buffers: bool,
     single: int | None = None,
 ) -> dict[int, Any]:
-    """Rows of logits by the width of the passes, from the text's beginning: one pass, or of single tokens so many."""
+    """Rows of logits by the width of the passes, from the start of the text: one pass each, but `single` of width 1, by
+    default one for each token.
+    """
     params = lib.llama_model_default_params()
     params.n_gpu_layers, params.use_extra_bufts = 0, extra_buffers
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
-        raise SystemExit("a model of random weights is refused")
+        raise SystemExit("llama.cpp refuses a model of random weights")
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, len(text), len(text)
     params.n_threads = params.n_threads_batch = threads
     context = lib.llama_init_from_model(model, params)
     if not context:
-        raise SystemExit("a model of random weights gets no context")
+        raise SystemExit("llama.cpp cannot create a context for a model of random weights")
     batch, found = lib.llama_batch_init(len(text), 0, 1), {}
     for width in widths:
         lib.llama_memory_clear(lib.llama_get_memory(context), True)
@@ -286,14 +287,14 @@ def _rows(
 
 
 def _end_with(parent: int) -> None:
-    with suppress(OSError, AttributeError, TypeError):  # Linux alone can end a process with its parent
+    with suppress(OSError, AttributeError, TypeError):  # only Linux can end a process with its parent
         ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL))
-    if os.getppid() != parent:  # which has ended already
+    if os.getppid() != parent:  # the parent has already ended
         os._exit(2)
 
 
 def _kernels(arguments: list[str]) -> int:
-    """Try them; returns the code to end with."""
+    """Try the kernels; returns the exit code."""
     _end_with(int(arguments[0]))
     code, fault = 0, ""
     try:
@@ -301,7 +302,7 @@ def _kernels(arguments: list[str]) -> int:
         code = 1 if fault else 0
     except SystemExit as error:
         code, fault = 1, str(error)
-    except (OSError, MemoryError) as error:  # but for a library that is not there, this says nothing of the kernels
+    except (OSError, MemoryError) as error:  # unless a library is missing, this says nothing about the kernels
         code, fault = 1 if isinstance(error, FileNotFoundError) else 2, str(error)
     print(fault, flush=True)
     return code
@@ -319,5 +320,5 @@ def main(what: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parents[2])  # the folder of this file has names of other packages' modules
-    os._exit(main(sys.argv[1], sys.argv[2:]))  # nothing has to be freed in order
+    sys.path[0] = str(Path(__file__).parents[2])  # modules in this folder would hide others of the same name
+    os._exit(main(sys.argv[1], sys.argv[2:]))  # there is nothing to clean up

@@ -1,8 +1,8 @@
-"""Trials in a process beside this one, for what may end it: llama.cpp does so on bad files, and a build on a wrong
-processor. What a trial does is in trial_child.py.
+"""Trials in a child process, for calls that may end it: llama.cpp aborts on some bad files, and a build for another
+processor crashes. trial_child.py runs the trials.
 
-No check of a header can know all files that llama.cpp does not survive: each of its architectures has asserts of its
-own, and so have its tokenizers. So a child process loads a model file before this one does.
+No check of a header can find every file that crashes llama.cpp: each of its architectures and tokenizers has its own
+asserts. So a child process loads a model file before this one does.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 
 SCRIPT = str(Path(__file__).with_name("trial_child.py"))
-"""What a child runs."""
+"""The script that a child runs."""
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": ""}
-"""For children that are to try the processor alone: a GPU takes a second to start."""
+"""The environment of children that try only the CPU: a GPU takes a second to start."""
 
 _MOST_SAID = 1 << 20
-_PLACE = re.compile(r"^\S*?([\w.-]+:\d+): +(.*)$")  # of an assertion, with the folder it was compiled in
+_PLACE = re.compile(r"^\S*?([\w.-]+:\d+): +(.*)$")  # file and line of an assertion, after the folder of the build
 
 _MOST_BYTES = 4 << 30
-"""Of a file whose weights are read; where less memory is free, that is the most."""
+"""The largest file whose weights are read; if less memory is free, that is the limit."""
 _WAIT_S = 20.0
 _WAIT_BYTES_PER_S = 20 << 20
 _CPU_S = 4
 _CPU_BYTES_PER_S = 250 << 20
 _DATA_BYTES = 1 << 30
-"""What a trial may take, and more for each byte of the file: to wait for, to compute, to have in memory."""
+"""A trial's limits for waiting, computing and memory, each extended by the size of the file."""
 
 _LIMITS = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
 
 
 class Child:
-    """A process of this Python. arguments: as after `python`. wait_s: after so many seconds it is ended.
+    """A child process of this Python. arguments: those after `python`. wait_s: after this many seconds it is killed.
 
-    Its standard output is kept, and so are its last words.
+    Its standard output and standard error are kept.
     """
 
     def __init__(self, arguments: Sequence[str], wait_s: float, environment: Mapping[str, str] | None = None) -> None:
         self.timed_out = False
         """Whether it was ended because it took too long."""
         self._until = monotonic() + wait_s
-        self._output, self._last_words = _file(), _file()  # a pipe could be full
+        self._output, self._last_words = _file(), _file()  # files, because a pipe can fill up
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._last_words,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1", **(environment or {})},  # an abort starts a debugger otherwise
-            start_new_session=True,  # Ctrl-C is the parent's to decide on
+            env={**os.environ, "GGML_NO_BACKTRACE": "1", **(environment or {})},  # else an abort starts a debugger
+            start_new_session=True,  # the parent handles Ctrl-C
         )
 
     def wait(self, interrupt: Interrupt | None = None) -> int:
-        """Wait for its end; returns its code, negative for a signal. Raises Interrupted."""
+        """Wait until it ends; returns its exit code, negative for a signal. Raises Interrupted."""
         while self._process.poll() is None:
             if interrupt and interrupt.is_set():
                 self.stop()
@@ -83,16 +83,16 @@ class Child:
         return self._output.read(_MOST_SAID)
 
     def death(self) -> str:
-        """How it died, once it has ended: its last words or the signal; empty if by none."""
+        """After it has ended: how it crashed (its last line or the signal); empty if it didn't."""
         code = int(self._process.returncode)
-        return "" if code in (0, 1) else self.last_words() or name_of(code)  # Windows has no signals, but large numbers
+        return "" if code in (0, 1) else self.last_words() or name_of(code)  # Windows: a large number, not a signal
 
     def last_words(self) -> str:
-        """What it said last on standard error: an assertion, if there is one."""
+        """The last line on standard error, or the last assertion if there is one."""
         self._last_words.seek(0)
-        lines = self._last_words.read(_MOST_SAID).decode("utf-8", "replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()] or [""]
-        last = next((line for line in reversed(said) if "GGML_" in line or "what():" in line), said[-1])
+        text = self._last_words.read(_MOST_SAID).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
+        last = next((line for line in reversed(lines) if "GGML_" in line or "what():" in line), lines[-1])
         place = _PLACE.match(last)
         return f"{place[2]} ({place[1]})" if place else last
 
@@ -117,10 +117,10 @@ def name_of(code: int) -> str:
 
 
 class TrialLoad:
-    """A child process that loads a model and decodes some tokens, on one thread of the CPU. n_bytes: the file's size.
-    adapters: files that the model is loaded with. head: a file of heads that are tried with it.
+    """A child process that loads a model and decodes some tokens, on one CPU thread. n_bytes: the file's size.
+    adapters: files to load with the model. head: a file of heads to try with it.
 
-    Of a larger file than `_MOST_BYTES` the weights are not read: it would be read from the disk twice.
+    The weights of a file larger than `_MOST_BYTES` aren't read: that would read it from the disk twice.
     """
 
     def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> None:
@@ -133,14 +133,14 @@ class TrialLoad:
         self._child = Child([SCRIPT, *map(str, (*what[:1], *limits, *what[1:]))], wait_s, NO_GPU)
 
     def death(self, interrupt: Interrupt) -> str:
-        """How the child died; empty if it came through. Raises SpecdecError if it came to no end within its limits,
+        """How the child crashed; empty if it didn't. Raises SpecdecError if it didn't finish within its limits,
         Interrupted on Ctrl-C.
         """
         code = self._child.wait(interrupt)
         if code in _LIMITS or self._child.timed_out:
             raise SpecdecError(
-                f"{self._name} was loaded on trial, which did not end within its limits of time and memory",
-                "Close other programs and try again; if that does not help, the file is damaged: download it again.",
+                f"a trial load of {self._name} did not finish within its limits of time and memory",
+                "Close other programs and try again. If that doesn't help, the file may be damaged: download it again.",
             )
         return self._child.death()
 

@@ -1,4 +1,4 @@
-"""Copies of a target with fewer layers or fewer bits: written beside their place, examined, then renamed."""
+"""Copies of a target with fewer layers or fewer bits: written next to their destination, checked, then renamed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """The layers that are left after `dropped`, and how often they agree with the target. None: all are there."""
+    """The layers left after `dropped` (None: all), and how often a model of them agrees with the target."""
 
     layers: tuple[int, ...]
     dropped: int | None
@@ -45,8 +45,8 @@ class SearchStep:
 
 @dataclass(frozen=True, slots=True)
 class DraftCopyResult:
-    """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors of another type than
-    asked for. agreement: with the target, if it was measured. search: how the layers were chosen.
+    """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors that didn't get the
+    requested type. agreement: with the target, if measured. search: how the layers were chosen.
     """
 
     target: str
@@ -75,26 +75,26 @@ class PlannedCopy:
 
 
 class CopyProgress:
-    """The methods that are called while a copy is made. These show nothing."""
+    """Receives progress while a copy is made. This class shows nothing."""
 
     def planned_copy(self, planned: PlannedCopy) -> None:
         """A copy with fewer bits is about to be made."""
 
     def copying(self, name: str, done: int, total: int) -> None:
-        """So many of a file's tensors are written."""
+        """`done` of a file's `total` tensors are written."""
 
     def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
-        """How much there is to do, once the first trial has shown how long one takes. seconds: about, in all."""
+        """The search begins, after a first trial. seconds: an estimate for all of it."""
 
     def dropped(self, step: SearchStep, kept: str, bytes_: int) -> None:
-        """A step is done. kept: the layers that are left, as ranges; bytes_: of a draft with them."""
+        """A step is done. kept: the remaining layers, as ranges; bytes_: of a draft with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """What all copies have in common. target: a file, a pulled model or a profile. force: whether to overwrite `out`.
+    """Options of all copies. target: a file, a pulled model or a profile. force: whether to overwrite `out`.
 
-    threads: None for all cores. Setting `interrupt` ends the work, with nothing left behind.
+    threads: None for all cores. Setting `interrupt` ends the work and leaves no files behind.
     """
 
     target: str
@@ -106,12 +106,12 @@ class CopyOptions:
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
-            raise UsageError(f"threads cannot be {self.threads}", "Give -t 1 or more, or leave it out.")
+            raise UsageError(f"threads cannot be {self.threads}", "Use -t 1 or more, or leave it out.")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """A copy to make of a target. folder: beside `out`; it is removed in the end, whatever happens."""
+    """A copy to make of a target. folder: next to `out`; it is always removed at the end."""
 
     options: CopyOptions
     target: Path
@@ -121,7 +121,7 @@ class CopyJob:
     started: float
 
     def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
-        """Write a copy into the folder. Returns the tensors that got another type than they should have."""
+        """Write a copy into the folder. Returns the tensors that didn't get the requested type."""
         copy = self._copy(name, drop, file_type)
         total = len(tensors_without(self.header, drop))
         progress = self.options.progress.copying
@@ -145,8 +145,8 @@ class CopyJob:
         search: tuple[SearchStep, ...] | UnsetType = UNSET,
         remember: bool = True,
     ) -> DraftCopyResult:
-        """Write the draft, examine it, put it in its place, and remember it for `--drafter self` if so asked. layers:
-        those to keep; None for all.
+        """Write the draft, check it and rename it. layers: those to keep; None for all. remember: whether
+        `--drafter self` will use it.
         """
         out, name, count = self.options.out, self.options.target, self.header.setting("block_count")
         every = tuple(range(count)) if type(count) is int else ()
@@ -161,7 +161,7 @@ class CopyJob:
             if remember:
                 made_drafts.remember(self.target, out, f"{header.quantisation}, layers {kept} of {count}")
         except SpecdecError as error:
-            notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
+            notes = (f"--drafter self will not find this draft, so name it with -md: {error}",)
         return DraftCopyResult(
             target=str(self.target),
             out=str(out),
@@ -180,19 +180,19 @@ class CopyJob:
         )
 
     def _examine(self, made: Path, layers: int | None, tensors: int) -> Header:
-        """Raise SpecdecError unless a copy has the target's tokenizer, so many layers and tensors, and loads."""
+        """Raise SpecdecError unless a copy has the target's tokenizer and the right layers and tensors, and loads."""
         header = read_header(made)
         comparison = tokenizer_comparison.compare(self.header, header)
         actual = (header.setting("block_count"), len(header.tensors))
         if comparison.verdict != "identical" or actual != (layers, tensors):
-            why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"
-            raise SpecdecError(f"the copy of {self.target.name} came out wrong: {why}", "Please report this.")
+            why = comparison.reason or f"it has {actual[0]} layers, {actual[1]} tensors, not {layers} and {tensors}"
+            raise SpecdecError(f"the copy of {self.target.name} is wrong: {why}", "Please report this.")
         load_model(made, Placement(0), self.options.interrupt).close()
         return header
 
 
 def find_target(name: str) -> tuple[Path, Header]:
-    """The model of a name. Raises DownloadError if it is not here, SpecdecError if no draft can be made of it."""
+    """A model's file and header. Raises DownloadError if it isn't here, SpecdecError if no draft can be made of it."""
     flag = [] if is_profile(name) else ["--target"]
     path = locate(model_name(name, "target"), shlex.join(["specdec", "pull", *flag, name]))
     header = read_header(path)
@@ -205,14 +205,14 @@ def find_target(name: str) -> tuple[Path, Header]:
 
 @contextmanager
 def copy_job(options: CopyOptions, bytes_of: Callable[[Header], int]) -> Iterator[CopyJob]:
-    """A folder beside the draft to be, which then only has to be renamed. bytes_of: what the work takes on the disk;
-    raises if it cannot be done to a target.
+    """Make a folder next to `out`, so that the finished draft only needs to be renamed. bytes_of: the disk space that
+    the work needs; raises if the work can't be done for a target.
     """
     target, header = find_target(options.target)
     require_copyable(header)
     needed, out = bytes_of(header), options.out
     require_place(out, target, options.force)
-    require_room(out.parent, needed, "Free some, or write elsewhere.")
+    require_room(out.parent, needed, "Free some space, or write elsewhere.")
     started, folder = perf_counter(), Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
     try:
         yield CopyJob(options, target, header, folder, options.threads or host.physical_cores(), started)
@@ -221,28 +221,28 @@ def copy_job(options: CopyOptions, bytes_of: Callable[[Header], int]) -> Iterato
 
 
 def require_copyable(header: Header) -> None:
-    """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
+    """Raise SpecdecError for a model that llama.cpp's quantiser can't copy correctly."""
     alignment = header.metadata.get("general.alignment", 32)
     if alignment != 32:
-        what = f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing reads"
+        what = f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write an unreadable copy"
         raise SpecdecError(what, "Use a file with the usual alignment of 32.")
 
 
 def require_room(folder: Path, needed: int, fix: str) -> None:
-    """Raise SpecdecError unless a folder's disk has so many bytes free."""
+    """Raise SpecdecError unless a folder's disk has `needed` bytes free."""
     if needed > (free := shutil.disk_usage(folder).free):
-        what = f"about {format_bytes(needed)} are needed in {folder}; {format_bytes(free)} are free"
+        what = f"about {format_bytes(needed)} are needed in {folder}, but only {format_bytes(free)} are free"
         raise SpecdecError(what, fix)
 
 
 def require_place(out: Path, target: Path, force: bool) -> None:
-    """Raise UsageError if a draft cannot have this name, SpecdecError if its folder cannot be written to."""
+    """Raise UsageError if a draft can't have this name, SpecdecError if its folder isn't writable."""
     if out.suffix != ".gguf" or "\0" in str(out):
-        raise UsageError(f"{str(out)!r} is no name for a draft", "Name a file ending in .gguf.")
+        raise UsageError(f"a draft cannot be named {str(out)!r}", "Name a file ending in .gguf.")
     if not out.parent.is_dir():
-        raise UsageError(f"there is no folder {out.parent}", "Make it first, or write elsewhere.")
+        raise UsageError(f"there is no folder {out.parent}", "Create it, or write elsewhere.")
     if out.is_symlink() and not out.exists():
-        raise UsageError(f"{out} is a link to nothing", "Name another file with -o, or remove the link.")
+        raise UsageError(f"{out} is a broken link", "Name another file with -o, or remove the link.")
     if out.exists():
         parts = [target.with_name(name) for name in part_names(target.name)]
         if any(part.exists() and out.samefile(part) for part in parts):
@@ -250,12 +250,12 @@ def require_place(out: Path, target: Path, force: bool) -> None:
         if not out.is_file():
             raise UsageError(f"{out} is a {'folder' if out.is_dir() else 'device'}", "Name a file with -o.")
         if not force:
-            raise UsageError(f"{out} exists already", "Name another file with -o, or add --force.")
+            raise UsageError(f"{out} already exists", "Name another file with -o, or add --force.")
     user_files.require_writable(out.parent)
 
 
 def use_command(target: str, *flags: str) -> str:
-    """How a draft that was made for a target is used."""
+    """The command that uses a draft made for a target."""
     return shlex.join(["specdec", "run", "-p" if is_profile(target) else "-m", target, *flags]) + ' "..."'
 
 
@@ -265,13 +265,13 @@ def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:
 
 
 def ranges(layers: Iterable[int]) -> str:
-    """Layers as `layers_of` reads them."""
+    """Layers as ranges, in the form that `layers_of` reads."""
     groups = groupby(enumerate(sorted(layers)), lambda place: place[1] - place[0])
     runs = [[layer for _, layer in group] for _, group in groups]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def layer_of(tensor: Tensor) -> int | None:
-    """The number of the layer that a tensor belongs to, if it belongs to one."""
+    """The number of the layer that a tensor belongs to, if any."""
     match = BLOCK.fullmatch(tensor.name)
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""What a draft is worth on prompts that its training did not see: acceptance, costs, and the speed to be expected."""
+"""Measures a draft on prompts that its training didn't see: acceptance, costs and the expected speedup."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from specdec_cli.measure.suites import Prompt, in_turn
 from specdec_cli.measure.trials import acceptance_by_position
 
 CHAIN = 4
-"""Tokens of the drafts that are measured; of a tree, for each of its branches."""
+"""Tokens of the measured drafts; in a tree, per branch."""
 _ANSWER, _PROMPTS = 64, 24
-"""Tokens of an answer, and prompts that are answered."""
+"""Tokens per answer, and number of prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryAcceptance:
-    """Drafts on the prompts of a category. by_place: the share of drafts that stood up to and with each place, of all
-    that were so long. tokens_per_pass: of the target's passes.
+    """Acceptance on the prompts of a category. by_place: for each position, the share of drafts of at least that length
+    that were accepted up to it. tokens_per_pass: per pass of the target.
     """
 
     category: str
@@ -41,7 +41,7 @@ class CategoryAcceptance:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSpeedup:
-    """Over the target alone, from acceptance by place and what passes cost. draft_tokens: the best length, 0: none."""
+    """The speedup over the target alone, computed from acceptance and costs. draft_tokens: the best length; 0: none."""
 
     machine: str
     draft_tokens: int
@@ -50,8 +50,8 @@ class ExpectedSpeedup:
 
 @dataclass(frozen=True, slots=True)
 class DraftFigures:
-    """A draft on prompts that its training did not see; the last category is all of them. branches: of its trees.
-    target_s: seconds of the target's passes of one token. drafted_s: seconds of drafting for each token drafted.
+    """A draft on prompts that its training didn't see; the last category is all of them. branches: of its trees.
+    target_s: seconds of a target pass over one token. drafted_s: seconds of drafting per drafted token.
     """
 
     draft: str
@@ -99,8 +99,8 @@ def draft_figures(
 
 
 def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once: bool, costs: Costs) -> ExpectedSpeedup:
-    """The best of the lengths up to the one that was measured, none included; of trees, that one or none. at_once: a
-    draft costs what one of its tokens does.
+    """The best draft length from 0 to the measured one; for trees, only these two. at_once: whether a whole draft costs
+    as much as one token.
     """
     alone, speeds = costs.verify(1) + costs.other, {0: 1.0}
     for k in range(1, len(overall.by_place) + 1) if branches == 1 else ():
@@ -115,7 +115,7 @@ def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once:
 
 
 def _acceptance(category: str, several: Sequence[Metrics]) -> CategoryAcceptance:
-    """All answers of a category together."""
+    """The acceptance over all answers of a category."""
     _, by_place = acceptance_by_position(several)
     steps = sum(each.steps for each in several)
     emitted = sum(each.emitted - 1 for each in several)  # the first one is the prompt's

@@ -231,7 +231,7 @@ class _Answers:
 
 
 def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:
-    """The greedy answer to a prompt, up to where it begins to repeat itself."""
+    """The greedy answer to a prompt, up to the point where it starts to repeat itself."""
     context.rewind(0)
     answer = [int(context.decode(prompt)[0].argmax())]
     while len(answer) < _ANSWER and not model.is_end(answer[-1]):
@@ -260,14 +260,14 @@ class SkippableCopy:
             self._places.append(list(map(slice, starts, ends)))
 
     def drop(self, layer: int) -> None:
-        """Switch a layer off for good."""
+        """Switch a layer off permanently."""
         content = np.memmap(self.path, mode="r+")
         for place in self._places[layer]:
             content[place] = 0
 
     @contextmanager
     def without(self, layer: int) -> Iterator[None]:
-        """Switch a layer off for a while."""
+        """Switch a layer off temporarily."""
         content = np.memmap(self.path, mode="r+")
         saved = [content[place].copy() for place in self._places[layer]]
         self.drop(layer)

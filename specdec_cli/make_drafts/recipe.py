@@ -1,4 +1,4 @@
-"""What a training is asked for, the kinds of drafts that can be trained, and how it reports its progress."""
+"""Options of training, the kinds of drafts that can be trained, and how training reports its progress."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.students import Student, Words
 
 Counts = NDArray[np.int64]
-"""How often the target's texts have each of its tokens, (n_vocab,)."""
+"""How often each token occurs in the target's texts, (n_vocab,)."""
 
 TRAINING_BYTES, FIXED_BYTES = 16, 4
-"""Of a weight that is trained (itself, its gradient, two running means), and of one that stays."""
+"""Bytes of a trained weight (with its gradient and two running means), and of a fixed one."""
 _LEAST_WORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """How far a training is. agreement: with the target on held-out texts at each place of a draft, of the last look
-    and of the best one.
+    """The progress of training. agreement, best: with the target on held-out texts, for each position of a draft, in
+    the latest evaluation and in the best one.
     """
 
     step: int
@@ -48,30 +48,30 @@ class TrainingStep:
 
 
 class TrainingProgress(Protocol):
-    """What is called as a training goes on."""
+    """Receives the progress of training."""
 
     def recording(self, done: int, wanted: int, seconds_left: float) -> None:
-        """So many tokens of the target's own are there."""
+        """`done` tokens of the target's answers are recorded."""
 
     def planned(self, steps: int, step_s: float, bytes_: int) -> None:
-        """What training will take, once its first steps have been timed. bytes_: the most memory so far; 0: unknown."""
+        """Training is planned, after timing its first steps. bytes_: the most memory so far; 0: unknown."""
 
     def training(self, progress: TrainingStep) -> None:
         """A step is done."""
 
     def stopped(self, out: str) -> None:
-        """It was interrupted; the best so far is in this file."""
+        """Training was interrupted; `out` has the best draft so far."""
 
     def measuring(self, what: str) -> None:
-        """A draft is put to use."""
+        """A draft is being measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """target, prompts, held_out: as named on the command line; held_out: what the result is measured on, else a fifth
-    of the prompts. tokens: the target's own, to learn from; longest: of an answer. minutes: of training; or so many
-    steps. folder: for what the work takes; None for one beside `out`. before: a draft to compare with. what_if:
-    machines to predict for.
+    """target, prompts, held_out: as on the command line. held_out: prompts to measure on; by default a fifth of
+    `prompts`. tokens: how many of the target's to learn from; longest: tokens of an answer. minutes: of training,
+    unless `steps` is given. folder: for working files; None for one next to `out`. before: a draft to compare with.
+    what_if: machines to predict for.
     """
 
     target: str
@@ -100,17 +100,17 @@ class TrainingOptions:
             (
                 1000 <= self.tokens <= 10**9,
                 f"training cannot use {self.tokens:,} tokens",
-                "Give --tokens 1000 or more.",
+                "Use --tokens 1000 or more.",
             ),
-            (8 <= self.longest <= 8192, f"answers cannot have {self.longest:,} tokens", "Give -n 8 to 8192."),
-            (0 < self.minutes <= 10**5, f"training cannot take {self.minutes:g} minutes", "Give --minutes above 0."),
+            (8 <= self.longest <= 8192, f"answers cannot have {self.longest:,} tokens", "Use -n 8 to 8192."),
+            (0 < self.minutes <= 10**5, f"training cannot take {self.minutes:g} minutes", "Use --minutes above 0."),
             (
                 self.steps is None or self.steps >= 1,
                 f"training cannot take {self.steps} steps",
-                "Give --steps 1 or more.",
+                "Use --steps 1 or more.",
             ),
-            (self.temperatures and are_warm, "temperatures go from 0 to 2", "Give --temps as in 0,0.8."),
-            (0 < self.lr < 1, f"the learning rate cannot be {self.lr:g}", "Give --lr as in 0.003."),
+            (self.temperatures and are_warm, "temperatures must be from 0 to 2", "Use, for example, --temps 0,0.8."),
+            (0 < self.lr < 1, f"the learning rate cannot be {self.lr:g}", "Use, for example, --lr 0.003."),
         ):
             if not valid:
                 raise UsageError(what, fix)
@@ -118,7 +118,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlace:
-    """target: the file that a draft is trained for. folder: for what the work takes."""
+    """target: the file that a draft is trained for. folder: for working files."""
 
     target: Path
     header: Header
@@ -126,7 +126,7 @@ class TrainingPlace:
 
     @property
     def width(self) -> int:
-        """Numbers in a hidden row."""
+        """Values in a hidden row."""
         return self.header.count("embedding_length")
 
     @property
@@ -140,18 +140,18 @@ class TrainingPlace:
         return GgufWeights(self.target)
 
     def n_words(self, most: int | None) -> int:
-        """How many tokens a draft can say; by default those that nearly all of an answer consists of."""
+        """The size of a draft's vocabulary; by default, enough tokens for nearly all of an answer."""
         return most or min(self.n_vocab, 8192)
 
     def words(self, most: int | None, counts: Counts) -> Words:
-        """The tokens that a draft can say, by how often the target says them."""
+        """A draft's vocabulary: the target's most frequent tokens."""
         from specdec_cli.make_drafts.training.students import Words
 
         return Words.of(counts, self.n_words(most))
 
 
 class Recipe(ABC):
-    """One kind of draft with its options. use: the drafter that it is for. tree: branches that its drafts are measured
+    """One kind of draft with its options. use: the drafter that uses it. tree: branches of the trees it is measured
     with.
     """
 
@@ -161,42 +161,44 @@ class Recipe(ABC):
 
     @abstractmethod
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
-        """Whose rows are recorded, as `HiddenRows` has them. Raises SpecdecError if this cannot be trained for it."""
+        """The layers whose rows are recorded, as in `HiddenRows`. Raises SpecdecError if this kind of draft can't be
+        trained for the target.
+        """
 
     def rows_name(self, place: TrainingPlace) -> str:
-        """Of the rows that are recorded, among those of other recipes."""
+        """The folder of the recorded rows; recipes with the same rows share it."""
         return "-".join(["rows", *(str(layer) for layer in self.layers(place))])
 
     @abstractmethod
     def needed_bytes(self, place: TrainingPlace) -> int:
-        """Of memory, for the weights and their training."""
+        """Bytes of memory for the weights and their training."""
 
     @abstractmethod
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
-        """What learns, as it begins."""
+        """The untrained draft."""
 
     def source(self, place: TrainingPlace) -> Path | None:
-        """The file whose rows are recorded, if that is not the target."""
+        """The file whose rows are recorded, if it isn't the target."""
         return None
 
     def before(self, place: TrainingPlace) -> Path | None:
-        """The draft as it was before, if there was one."""
+        """The draft before training, if there is one."""
         return None
 
 
 def require_memory(recipe: Recipe, place: TrainingPlace) -> None:
-    """Raise SpecdecError if the weights and their training do not fit into the memory that is free."""
+    """Raise SpecdecError if the weights and their training don't fit into the free memory."""
     needed, free = recipe.needed_bytes(place), host.available_memory()
     if free is not None and needed > free:
         raise SpecdecError(
-            f"training takes about {format_bytes(needed)} of memory; {format_bytes(free)} are free",
+            f"training needs about {format_bytes(needed)} of memory, and {format_bytes(free)} are free",
             "Train something smaller: fewer --words, a smaller --width, or another kind of draft.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DistilRecipe(Recipe):
-    """A draft model of a file that learns from the target. Of a large one little is trained (LoRA)."""
+    """An existing draft model that learns from the target. A large one is trained with LoRA."""
 
     draft: Path
     kind: ClassVar[str] = "distil"
@@ -208,7 +210,7 @@ class DistilRecipe(Recipe):
         comparison = tokenizer_comparison.compare(place.header, draft)
         if comparison.verdict not in ("identical", "compatible"):
             raise SpecdecError(
-                f"{self.draft.name} has another tokenizer than {place.header.name}: {comparison.reason}",
+                f"{self.draft.name} and {place.header.name} have different tokenizers: {comparison.reason}",
                 "Name a small model of the same family, or make one: --from scratch.",
             )
         shape_of(draft)
@@ -226,7 +228,7 @@ class DistilRecipe(Recipe):
 
     @property
     def _lora(self) -> bool:
-        # Of all memory, not of what is free, so that a run that goes on decides the same.
+        # Depends on total memory, not on free memory, so that a resumed run decides the same.
         return TRAINING_BYTES * read_header(self.draft).n_params > host.total_memory() // 2 > 0
 
     def before(self, place: TrainingPlace) -> Path | None:
@@ -235,7 +237,7 @@ class DistilRecipe(Recipe):
 
 @dataclass(frozen=True, slots=True)
 class ScratchRecipe(Recipe):
-    """A new small model that has the target's most frequent tokens."""
+    """A new small model with the target's most frequent tokens."""
 
     words: int | None = None
     width: int | None = None
@@ -245,7 +247,7 @@ class ScratchRecipe(Recipe):
     def __post_init__(self) -> None:
         require_sizes(self.words, self.width)
         if not 1 <= self.depth <= 64:
-            raise UsageError(f"a draft cannot have {self.depth} layers", "Give --depth 1 to 64.")
+            raise UsageError(f"a draft cannot have {self.depth} layers", "Use --depth 1 to 64.")
 
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
         return ()
@@ -267,7 +269,7 @@ class ScratchRecipe(Recipe):
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Recipe(Recipe):
-    """An EAGLE-3 head. width: of its rows; None for the target's. words: how many tokens it can say."""
+    """An EAGLE-3 head. width: of its rows; None for the target's. words: the size of its vocabulary."""
 
     width: int | None = None
     words: int | None = None
@@ -281,7 +283,7 @@ class Eagle3Recipe(Recipe):
         count = place.header.count("block_count")
         if count < 4:
             raise SpecdecError(
-                f"an EAGLE-3 head reads three layers, and {place.header.name} has {count}",
+                f"an EAGLE-3 head needs a target of at least 4 layers; {place.header.name} has {count}",
                 "Train other heads or a draft model for it: specdec draft medusa, specdec draft distill.",
             )
         return 2, max(count // 2, 3), count - 1
@@ -304,7 +306,7 @@ class Eagle3Recipe(Recipe):
 
 @dataclass(frozen=True, slots=True)
 class MedusaRecipe(Recipe):
-    """Medusa heads, so many of them. words: how many tokens each can say."""
+    """Medusa heads. words: the size of their vocabulary."""
 
     heads: int = 4
     words: int | None = None
@@ -314,7 +316,7 @@ class MedusaRecipe(Recipe):
 
     def __post_init__(self) -> None:
         if not 1 <= self.heads <= 16:
-            raise UsageError(f"there cannot be {self.heads} heads", "Give --heads 1 to 16.")
+            raise UsageError(f"there cannot be {self.heads} heads", "Use --heads 1 to 16.")
         require_sizes(self.words)
 
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
@@ -334,7 +336,7 @@ class MedusaRecipe(Recipe):
 
 @dataclass(frozen=True, slots=True)
 class ExitRecipe(Recipe):
-    """The target's first layers with a norm and an output matrix of their own."""
+    """The target's first layers with their own norm and output matrix."""
 
     layers_kept: int
     kind: ClassVar[str] = "exit"
@@ -346,7 +348,7 @@ class ExitRecipe(Recipe):
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
         count = require_prunable(place.header)
         if not 1 <= self.layers_kept < count:
-            raise UsageError(f"{self.layers_kept} of {count} layers cannot be kept", f"Give --layers 1 to {count - 1}.")
+            raise UsageError(f"{self.layers_kept} of {count} layers cannot be kept", f"Use --layers 1 to {count - 1}.")
         return (OUTPUT,)
 
     def needed_bytes(self, place: TrainingPlace) -> int:
@@ -369,8 +371,8 @@ class ExitRecipe(Recipe):
 
 
 def require_sizes(words: int | None, width: int | None = None) -> None:
-    """Raise UsageError on a draft that is too small, or whose rows don't fit the types' blocks of 32 numbers."""
+    """Raise UsageError for a draft that is too small, or whose rows don't fit the types' blocks of 32 values."""
     if words is not None and words < _LEAST_WORDS:
-        raise UsageError(f"a draft of {words} tokens says nothing", f"Give --words {_LEAST_WORDS} or more.")
+        raise UsageError(f"a vocabulary of {words} tokens is too small", f"Use --words {_LEAST_WORDS} or more.")
     if width is not None and (width < 32 or width % 32):
-        raise UsageError(f"hidden rows cannot have {width} numbers", "Give a multiple of 32, as in --width 256.")
+        raise UsageError(f"hidden rows cannot have {width} numbers", "Use a multiple of 32, as in --width 256.")

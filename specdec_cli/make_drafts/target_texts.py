@@ -1,6 +1,6 @@
-"""What training learns from: prompts, the target's answers to them, and what the target computes for each token.
+"""The training data: prompts, the target's answers to them, and what the target computes for each token.
 
-All of it is kept in files, so recording can be killed at any time and goes on from there.
+It is saved in files, so recording can be killed at any time and continues from there.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from specdec_cli.measure.suites import Prompt, tuning_prompts
 from specdec_cli.user_files import replacing
 
 Report = Callable[[int, int, float], None]
-"""Called with how many tokens are there, how many there will be, and the seconds that are left."""
+"""Called with the tokens recorded so far, the tokens wanted, and the seconds left."""
 
 SEED = 1
 _PIECE = 64
-"""Tokens of a pass, each of which gives a row of logits: a fixed number, for passes of other widths round otherwise."""
+"""Tokens per pass, each with a row of logits: a fixed number, because passes of other sizes round differently."""
 CONVERSATIONS = "conversations"
-"""The name that stands for all conversations that were kept."""
+"""As a name of prompts: all saved conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class TrainingPrompts:
 def training_prompts(
     session: Session, prompts: str | None, held_out: str | None, longest: int, raw: bool
 ) -> TrainingPrompts:
-    """The prompts of a suite, a file, or kept conversations; by default the mixture that `tune` takes.
+    """The prompts of a suite, a file, or saved conversations; by default the mixture that `tune` uses.
 
-    longest: in tokens; longer ones are left out. Raises UsageError if too few are left.
+    longest: in tokens; longer prompts are skipped. Raises UsageError if too few are left.
     """
     usable, notes = _usable(session, _named(session, prompts), longest, raw)
     if held_out is None:
@@ -63,13 +63,13 @@ def training_prompts(
     known = {tuple(tokens) for tokens in apart.values()}
     train = {prompt: tokens for prompt, tokens in usable.items() if tuple(tokens) not in known}
     if not train or not apart:
-        what = "there are too few prompts that the target can read: one at least to learn from, and one to measure on"
+        what = "there are too few usable prompts: training needs at least one to learn from and one to measure on"
         raise UsageError(what, f"Give more --prompts, of at most {longest} tokens each, or others with --held-out.")
     return TrainingPrompts(train, apart, notes)
 
 
 def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput]]:
-    """Prompts, and what the engine makes tokens of."""
+    """Prompts, each with the input that the engine tokenizes."""
     if name != CONVERSATIONS:
         return [(prompt, prompt.text) for prompt in tuning_prompts(session.pair.target_path, name)]
     turns: list[tuple[Prompt, PromptInput]] = []
@@ -81,7 +81,7 @@ def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput
                 turns.append((prompt, messages[: number + 1]))
     if not turns:
         raise UsageError(
-            "no conversations are kept", "Keep one with /save NAME in specdec chat, or give a file of prompts."
+            "there are no saved conversations", "Save one with /save NAME in specdec chat, or give a file of prompts."
         )
     return turns
 
@@ -97,23 +97,23 @@ def _usable(
             tokens = session.tokenize(given, raw=raw)
         except UsageError:
             raise
-        except SpecdecError:  # nothing is left of it
+        except SpecdecError:  # it has no tokens
             continue
         long += len(tokens) > longest
         foreign += unknown in tokens
         if len(tokens) <= longest and unknown not in tokens:
             usable[prompt] = tokens
     if foreign and not usable:
-        what = "the target's tokenizer cannot write the prompts: they hold what it has no tokens for"
+        what = "the target's tokenizer cannot encode the prompts"
         raise UsageError(what, "Give prompts in a language that the target knows.")
-    notes = [f"prompts left out for their length, over {longest} tokens: {long:,}"] if long else []
+    notes = [f"prompts skipped because they have more than {longest} tokens: {long:,}"] if long else []
     if foreign:
-        notes.append(f"prompts left out that the tokenizer cannot write: {foreign:,}")
+        notes.append(f"prompts skipped because the tokenizer cannot encode them: {foreign:,}")
     return usable, tuple(notes)
 
 
 def _one_in_five(prompts: dict[Prompt, list[int]]) -> dict[Prompt, list[int]]:
-    """Of each category, to be held out."""
+    """One in five prompts of each category, to hold out."""
     categories = dict.fromkeys(prompt.category for prompt in prompts)
     groups = ([prompt for prompt in prompts if prompt.category == category] for category in categories)
     return {prompt: prompts[prompt] for group in groups for prompt in group[::5]}
@@ -121,7 +121,7 @@ def _one_in_five(prompts: dict[Prompt, list[int]]) -> dict[Prompt, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class TextsWanted:
-    """So many tokens of the target's own, in answers of up to `longest` tokens, at these temperatures in turn."""
+    """How many tokens of answers to record, of up to `longest` tokens each, at these temperatures in turn."""
 
     tokens: int
     longest: int
@@ -130,7 +130,7 @@ class TextsWanted:
 
 @dataclass(frozen=True, slots=True)
 class RowsWanted:
-    """Which rows are kept of each text: of these layers of the target, or of another model. name: of their folder."""
+    """The rows to record for each text: of these layers of the target, or of another model. name: of their folder."""
 
     name: str
     layers: tuple[int, ...] = ()
@@ -145,8 +145,8 @@ def record_texts(
     folder: Path,
     report: Report = lambda *_: None,
 ) -> list[Path]:
-    """A file for each answer of the target alone, in an order that depends on nothing else; what is there already is
-    kept, answers also from one kind of rows to another. Raises Interrupted, SpecdecError if nothing can be learnt.
+    """Record a file for each answer of the target alone, always in the same order. Existing files are kept, and all
+    kinds of rows use the same answers. Raises Interrupted, SpecdecError if the target answers no prompt.
     """
     recorded = folder / rows.name
     recorded.mkdir(parents=True, exist_ok=True)
@@ -169,12 +169,12 @@ def record_texts(
             if done >= wanted.tokens:
                 break
     if not done:
-        raise SpecdecError("the target answers none of the prompts", "Give other --prompts.")
+        raise SpecdecError("the target answers none of the prompts", "Use other --prompts.")
     return paths
 
 
 def _readers(session: Session, rows: RowsWanted) -> Iterator[_Reader]:
-    """The target's, for logits, and that of the rows, if these are another model's."""
+    """A reader of the target, for logits, and one of the other model, if the rows come from one."""
     target = session.models.target
     shape, own = (target.opened.n_ctx, target.threads), () if rows.other else rows.layers
     yield _Reader(target.model, shape[0], own, shape[1], session.interrupt)
@@ -183,10 +183,10 @@ def _readers(session: Session, rows: RowsWanted) -> Iterator[_Reader]:
 
 
 def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
-    """Prompt after prompt, each greedily once, and at other temperatures as often as it takes."""
+    """All prompts greedily once (if 0 is wanted), then at the other temperatures as often as needed."""
     if not (warm := [temperature for temperature in wanted.temperatures if temperature > 0]):
         return [(prompt, 0.0) for prompt in prompts.values()]
-    rounds = wanted.tokens // len(prompts) + 1  # each answer has a token at least
+    rounds = wanted.tokens // len(prompts) + 1  # each answer has at least one token
     cold = [0.0] * (len(warm) < len(wanted.temperatures))
     turns = [*cold, *(warm[number % len(warm)] for number in range(min(rounds, 10_000)))]
     return [(prompt, temperature) for temperature in turns for prompt in prompts.values()]
@@ -195,7 +195,7 @@ def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> li
 def _answered(
     session: Session, prompt: Sequence[int], temperature: float, number: int, wanted: TextsWanted, path: Path
 ) -> list[int]:
-    """A prompt and its answer, as they were kept, or else as they are from now on."""
+    """The tokens of a prompt and its answer, loaded if they were saved, otherwise generated and saved."""
     if path.exists():
         kept: list[int] = np.load(path).tolist()
         return kept
@@ -227,7 +227,7 @@ def _read(tokens: Sequence[int], prompt: int, readers: Sequence[_Reader]) -> Rec
 
 
 class _Reader:
-    """Reads whole texts with a model. layers: whose rows are read, as `HiddenRows` has them; none for logits alone."""
+    """Reads whole texts with a model. layers: whose rows to record, as in `HiddenRows`; empty for logits alone."""
 
     def __init__(self, model: Model, n_ctx: int, layers: Sequence[int], threads: int, interrupt: Interrupt) -> None:
         self._context = LlamaContext.open(model, n_ctx, _PIECE, threads, interrupt)
@@ -237,8 +237,8 @@ class _Reader:
             self._context.hidden = HiddenRows(self._context.passes.handle, width, list(layers), _PIECE)
 
     def read(self, tokens: Sequence[int]) -> Iterator[tuple[Logits, FloatRows | None]]:
-        """Of each piece of a text in turn the rows of logits, (n, n_vocab), and the hidden rows, (n, width); valid
-        until the next.
+        """Yield, for each piece of a text, the rows of logits (n, n_vocab) and the hidden rows (n, width), valid until
+        the next piece.
         """
         context, hidden = self._context, self._context.hidden
         context.rewind(0)
@@ -252,7 +252,7 @@ class _Reader:
 
 
 def _likeliest(logits: Logits) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest tokens of each row, the best first, and their log-probabilities."""
+    """The most likely tokens of each row, best first, and their log-probabilities."""
     if logits.shape[1] < LIKELIEST:
         raise SpecdecError(
             f"a vocabulary of {logits.shape[1]} tokens is too small to learn from", "Use another target."

@@ -1,6 +1,6 @@
-"""Trains a draft for a target: its own answers are recorded, something learns from them, and is measured then.
+"""Trains a draft for a target: records the target's answers, trains on them, then measures the draft.
 
-All of it can be killed at any time. The same command goes on, and ends with the same file.
+It can be killed at any time. The same command continues, and ends with the same file.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.windows import Windows
 
 _HELD_OUT_SHARE = 0.1
-"""Of the recorded tokens, so many more are recorded of prompts that training does not see."""
+"""Tokens recorded from held-out prompts, as a share of those recorded for training."""
 _LONGEST_PROMPT = 512
 _SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTrainingResult:
-    """A trained draft. kind: eagle3, medusa, exit, distil or scratch. texts: of the target's, that it learnt from.
-    agreement: with the target on held-out texts, at each place of a draft. before: of the draft to compare with.
+    """A trained draft. kind: eagle3, medusa, exit, distil or scratch. texts: how many it learned from. agreement: with
+    the target on held-out texts, for each position of a draft. before: of the draft to compare with.
     """
 
     kind: str
@@ -88,12 +88,12 @@ def train_draft(
 ) -> DraftTrainingResult:
     """Train, write `options.out`, and measure it.
 
-    Raises UsageError or SpecdecError if that cannot be done, Interrupted on Ctrl-C: the best so far is in `out` then,
-    if training had begun.
+    Raises UsageError or SpecdecError if that can't be done, Interrupted on Ctrl-C; if training had begun, `out` has the
+    best draft so far.
     """
     require_torch()
     started = perf_counter()
-    for machine in options.what_if:  # what is needed in the end is looked for before the work
+    for machine in options.what_if:  # fail before the work, not after it
         hardware.load(machine)
     other = read_local(options.before) if options.before else None
     target, header = find_target(options.target)
@@ -118,24 +118,24 @@ def train_draft(
         agreement=trained.best,
         before=before,
         after=after,
-        notes=(*prompts.notes, f"the texts are in {place.folder}: train longer with them (--minutes), or remove them"),
+        notes=(*prompts.notes, f"the texts are in {place.folder}: train longer with --minutes, or remove the folder"),
         seconds=perf_counter() - started,
         run=_command(recipe, options),
     )
 
 
 def require_torch() -> None:
-    """Raise SpecdecError without what training takes."""
+    """Raise SpecdecError if a package for training isn't installed."""
     if missing := [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]:
         raise SpecdecError(
-            f"training takes PyTorch: {' and '.join(missing)} is not installed",
+            f"training needs Python packages that aren't installed: {', '.join(missing)}",
             'Install the extra: pip install "specdec-cli[train]".',
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """One training, from what is checked first to what is measured last."""
+    """One training run, from its checks to its measurements."""
 
     recipe: Recipe
     options: TrainingOptions
@@ -145,7 +145,7 @@ class _Training:
 
     @property
     def settings(self) -> Settings:
-        """Of the target alone, in passes that do not depend on the clock."""
+        """For the target alone, in passes that don't depend on timings."""
         options = self.options
         return Settings(
             str(self.place.target),
@@ -161,14 +161,14 @@ class _Training:
         return self.place.folder / f"{self.recipe.kind}.pt"
 
     def prepare(self) -> None:
-        """Raise UsageError or SpecdecError if the target, the memory, the disk or the place of the draft won't do."""
-        # Once a training has begun, the file in the draft's place is its best so far, and may be overwritten.
+        """Raise UsageError or SpecdecError if the target, the memory, the disk or the output file isn't suitable."""
+        # After training has begun, the output file is its best draft so far and may be overwritten.
         require_place(self.options.out, self.place.target, self.options.force or self.checkpoint.exists())
         row_bytes = 2 * self.place.width * len(self.recipe.layers(self.place))
         require_memory(self.recipe, self.place)
         self.place.folder.mkdir(parents=True, exist_ok=True)
         needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
-        require_room(self.place.folder, needed, "Free some, name another --work folder, or give fewer --tokens.")
+        require_room(self.place.folder, needed, "Free some space, use another --work folder, or fewer --tokens.")
         if self.recipe.use not in ("model", "self"):
             self._require_rows()
 
@@ -187,7 +187,7 @@ class _Training:
             trial.unlink(missing_ok=True)
 
     def record(self, session: Session, prompts: TrainingPrompts) -> tuple[Windows, Windows]:
-        """The target's answers to the prompts to train on, and to those that are held out."""
+        """Record the target's answers to the prompts to train on, and to those that are held out."""
         from specdec_cli.make_drafts.training.windows import Windows
 
         recipe, options, place = self.recipe, self.options, self.place
@@ -208,7 +208,7 @@ class _Training:
         return made[0], made[1]
 
     def train(self, windows: Windows, held_out: Windows) -> tuple[TrainingPlan, TrainingStep]:
-        """Train, and put the best weights in their place, also after an interrupt."""
+        """Train, and write the best weights to `out`, even after an interrupt."""
         from specdec_cli.make_drafts.training import trainer
 
         counts = windows.used(self.place.n_vocab)
@@ -226,7 +226,7 @@ class _Training:
                     self.progress.stopped(self.options.out.name)
 
     def _plan(self, windows: Windows, counts: Counts) -> TrainingPlan:
-        """As many steps as the time allows, judged by the first ones. A training that had begun keeps its plan."""
+        """As many steps as the time allows, estimated from the first ones. A resumed run keeps its plan."""
         from specdec_cli.make_drafts.training.trainer import LEAST_STEPS, TrainingPlan, seconds_of_a_step
 
         options, record = self.options, self.checkpoint.with_suffix(".json")
@@ -242,7 +242,7 @@ class _Training:
         if not options.steps and steps < LEAST_STEPS:
             raise SpecdecError(
                 f"{options.minutes:g} minutes are {steps} steps of {seconds:,.1f} s each, too few to learn anything",
-                f"Give --minutes {LEAST_STEPS * seconds / 60 + 1:,.0f} or more, or train something smaller.",
+                f"Use --minutes {LEAST_STEPS * seconds / 60 + 1:,.0f} or more, or train a smaller draft.",
             )
         self.progress.planned(steps, seconds, _peak_bytes())
         plan = TrainingPlan(steps, options.batch, options.lr, _SEED, threads)
@@ -252,7 +252,7 @@ class _Training:
     def measure(
         self, prompts: Mapping[Prompt, Sequence[int]], other: tuple[Path, Header] | None
     ) -> tuple[DraftFigures | None, DraftFigures]:
-        """The draft as it was before, or the one to compare with; and the new one."""
+        """Measure the draft before training, or the one to compare with; and the new draft."""
         recipe = self.recipe
 
         def measured(path: Path, use: str, tree: int) -> DraftFigures:
@@ -269,18 +269,21 @@ class _Training:
 
 
 def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> None:
-    """Raise SpecdecError if the answers in a folder came about in another way."""
+    """Raise SpecdecError if a folder has answers of another target, other prompts or other options."""
     about = target.stat()
     what = [target.name, about.st_size, about.st_mtime_ns, asdict(wanted), list(prompts.values())]
     data, record = msgspec.json.encode(what), folder / "answers.json"
     if record.exists() and record.read_bytes() != data:
-        raise SpecdecError(f"{folder} holds other answers", "Remove it, or name another --work folder.")
+        raise SpecdecError(
+            f"{folder} has answers that were recorded with another target, other prompts or other options",
+            "Remove it, or use another --work folder.",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     record.write_bytes(data)
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process has had; 0 where the system does not tell."""
+    """The most memory that this process has used, in bytes; 0 if the system doesn't report it."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -289,7 +292,7 @@ def _peak_bytes() -> int:
 
 
 def _command(recipe: Recipe, options: TrainingOptions) -> str:
-    """How the draft is used."""
+    """The command that uses the draft."""
     if recipe.use == "self":
         return use_command(options.target, "--drafter", "self")
     tree = ["--tree", str(recipe.tree)] if recipe.tree > 1 else []

@@ -1,6 +1,6 @@
-"""Acceptance traces: what a draft model would have proposed at every place of the target's answers, for simulation.
+"""Acceptance traces: what a draft model would have proposed at every position of the target's answers, for simulation.
 
-They are recorded here, and kept as compressed JSON files. Texts are kept too, for drafters that need no model.
+They are stored as compressed JSON files, with the texts, for drafters that need no model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
 class Recording:
     """Answers of one pair under one kind of sampling. about: file names and sizes, sampling, suite.
 
-    answers: what the draft model had to say, if there was one. texts: tokens, for drafters without a model.
+    answers: what the draft model would have proposed, if there was one. texts: tokens, for drafters without a model.
     """
 
     greedy: bool
@@ -51,20 +51,20 @@ class Recording:
     texts: tuple[Text, ...] = ()
 
     def require(self, target: Path, draft: Path) -> None:
-        """Raise SpecdecError if this was recorded with other models, as far as names and sizes tell."""
+        """Raise SpecdecError if this was recorded with models of other names or sizes."""
         for role, path in (("target", target), ("draft", draft)):
             name, size = self.about.get(role, path.name), path.stat().st_size
             recorded = self.about.get(f"{role}_bytes", size)
             if (name, recorded) != (path.name, size):
                 raise SpecdecError(
-                    f"the recording is of another {role}: {name} of {recorded:,} bytes, not {path.name} of {size:,}",
+                    f"the recording used another {role}: {name} of {recorded:,} bytes, not {path.name} of {size:,}",
                     "Run specdec tune on this pair to record it.",
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class _PackedAnswer:
-    """An answer as a file has it: probabilities in thousandths, and a 0 or a 1 for each place that stands."""
+    """An answer as stored: probabilities in thousandths, and for each position a 1 if the draft's token is accepted."""
 
     category: str
     prompt_tokens: int
@@ -80,7 +80,7 @@ class _PackedAnswer:
 
     def unpack(self) -> Answer:
         if len(self.confidence) != len(self.stands):
-            raise ValueError("it says more of some places than of others")
+            raise ValueError("its lists have different lengths")
         rows = (tuple([n / 1000 for n in row]) for row in (self.confidence, *self.astray))
         confidence, stands = next(rows), tuple(stands == "1" for stands in self.stands)
         astray = tuple(() if right else next(rows, ()) for right in stands)
@@ -104,14 +104,14 @@ def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
 
 
 def identity(target: Path, draft: Path | None) -> dict[str, Any]:
-    """What a recording says of the models that it was made with."""
+    """What a recording stores about the models that it was made with."""
     paths = {"target": target, "draft": draft} if draft else {"target": target}
     sizes = {f"{role}_bytes": path.stat().st_size for role, path in paths.items()}
     return {role: path.name for role, path in paths.items()} | sizes
 
 
 def write(path: Path, recording: Recording) -> None:
-    """Write a recording; probabilities keep three digits. Raises SpecdecError if it cannot be written."""
+    """Write a recording; probabilities keep three digits. Raises SpecdecError if it can't be written."""
     data = {"format": 1, "greedy": recording.greedy, **recording.about}
     data["answers"] = [asdict(_PackedAnswer.of(answer)) for answer in recording.answers]
     if recording.texts:
@@ -120,7 +120,7 @@ def write(path: Path, recording: Recording) -> None:
 
 
 def read(path: Path) -> Recording:
-    """Read a recording; raises SpecdecError if the file is none."""
+    """Read a recording. Raises SpecdecError if the file isn't one."""
     try:
         with gzip.open(path) as file:
             text = file.read(_MOST_BYTES + 1)
@@ -129,9 +129,9 @@ def read(path: Path) -> Recording:
         data = parse_json(text)
         record = from_json(data, _File)
         if not (record.answers or record.texts):
-            raise ValueError("it holds no answers")
+            raise ValueError("it contains no answers")
         if any(min(tokens, default=-1) < 0 for text in record.texts for tokens in (text.prompt, text.tokens)):
-            raise ValueError("a text is empty, or holds what is no token")
+            raise ValueError("a text is empty, or has a negative token id")
         about = {key: value for key, value in data.items() if key not in _File.__dataclass_fields__}
         return Recording(record.greedy, tuple(answer.unpack() for answer in record.answers), about, record.texts)
     except OSError as error:
@@ -141,7 +141,7 @@ def read(path: Path) -> Recording:
 
 
 def recording_of(target: Path, draft: Path, kind: str, setup: str = "") -> Path | None:
-    """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
+    """The recording of a pair, its own or a bundled one. `Recording.require` checks that the models match."""
     own = path_of(target, draft, setup).with_suffix(f".{kind}.json.gz")
     if own.exists():
         return own
@@ -160,12 +160,12 @@ def recording_of(target: Path, draft: Path, kind: str, setup: str = "") -> Path 
 def record(
     session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str
 ) -> tuple[Answer, list[int]]:
-    """Let the target alone answer, and ask the draft model at each place. Returns the answer's record and tokens.
+    """Let the target answer alone, and ask the draft model at each position. Returns the answer's record and tokens.
 
-    An answer that falls into a loop, as small models' greedy ones do, is recorded up to there. At a temperature with
-    `rejection`, the draft's token x is drawn from q so that it agrees with the target's y as often as speculative
-    sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
-    are drawn with the same noise.
+    An answer that falls into a loop, as greedy answers of small models do, is recorded up to there. At a temperature
+    with `rejection`, the draft's token x is drawn from q so that it agrees with the target's y as often as speculative
+    sampling accepts: x = y with probability min(1, q(y) / p(y)), otherwise x comes from max(0, q - p). With `coupled`,
+    both are drawn with the same noise.
     """
     places, tokens, length = _Recorder(session, settings, seed).record(list(prompt))
     columns = tuple(zip(*places[:length], strict=True)) or ((), (), ())
@@ -173,9 +173,10 @@ def record(
 
 
 _DRAWING = ("rejection", "coupled")
-"""Rules for which the draft's token is drawn from q; for the others it is the most likely one."""
+"""Rules for which the draft's token is drawn from q; for the others, it is the most likely one."""
 _Place = tuple[float, bool, tuple[float, ...]]
-"""One place as `Answer` has it: the draft's confidence, whether its token stands, and how it goes on if not."""
+"""One position, as in `Answer`: the draft's confidence, whether its token is accepted, and, if not, its confidences in
+the tokens that it would draft next."""
 
 
 class _Recorder:
@@ -195,7 +196,7 @@ class _Recorder:
         self._draft_rng = np.random.default_rng((seed, 1))
 
     def record(self, context: list[int]) -> tuple[list[_Place], list[int], int]:
-        """The places, the answer's tokens, and how many places come before a loop."""
+        """The positions, the answer's tokens, and how many positions come before a loop."""
         prompt, places = len(context), list[_Place]()
         self._sampler.watch(context)
         _, token = self._next(self._target.prefill(context)[0])
@@ -206,7 +207,7 @@ class _Recorder:
             context.append(token)
             logits = self._target.verify(token, NO_DRAFT)
             self._target.commit(Verdict((), token, "plain"))
-            row = self._draft.decode((token,))[0, : self._n_shared].copy()  # going on from a wrong token overwrites it
+            row = self._draft.decode((token,))[0, : self._n_shared].copy()  # `_go_on` overwrites it
             p, token = self._next(logits[0])
             sure, wrong = self._guess(row, p, token)
             places.append((sure, wrong is None, () if wrong is None else self._go_on(wrong)))
@@ -221,7 +222,7 @@ class _Recorder:
         return p, self._sampler.draw(p, 0, self._target_rng)
 
     def _guess(self, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
-        """How sure the draft is in a place, and what it proposes there; None: the target's token."""
+        """The draft's confidence at a position, and the token that it proposes; None: the target's token."""
         sampler, rng = self._sampler, self._draft_rng
         if p is None or self._rule not in _DRAWING:
             sure, guess = confidence(row), sampler.argmax(row)
@@ -255,8 +256,8 @@ class _Recorder:
 
 
 def before_a_loop(tokens: Sequence[int]) -> int:
-    """How many tokens there are until the same ones (four or more in all) have come three times in a row, less two
-    of those times.
+    """How many tokens to keep before a loop: a sequence that occurs three times in a row, over at least twelve tokens,
+    is kept once.
     """
     for end in range(12, len(tokens) + 1):
         for period in range(1, end // 3 + 1):

@@ -1,7 +1,7 @@
 """Why variants were fast or slow, and what would help: computed from measured costs and acceptance, in words.
 
-One advice for all variants: the prediction for a draft length rests on every variant that differs in the length alone,
-and is what was measured wherever that length was tried.
+The advice is about all variants together. A draft length that was tried counts as measured. Another one is predicted
+from all variants that differ only in the length, if they were measured well enough to decide whether they are faster.
 """
 
 from __future__ import annotations
@@ -18,48 +18,14 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.options import AUTO
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.simulate import half_priced
-from specdec_cli.measure.trials import (
-    OverallVerdict,
-    Summary,
-    Trial,
-    Variant,
-    acceptance_by_position,
-    paired_ratios,
-)
+from specdec_cli.measure.trials import Summary, Trial, Variant, acceptance_by_position, paired_ratios
+from specdec_cli.measure.verdict import OverallVerdict
 
 _LEAST_PASSES = 5
-"""Verifications of a size that it takes to say what they cost."""
-
-
-def findings(summary: Summary) -> list[str]:
-    """A variant's own result in sentences: the finding, what the speed consists of, and whether it is lossy."""
-    sentences = [_finding(summary)]
-    if summary.per_position and summary.claimed and summary.pass_cost:
-        sentences.append(
-            f"{summary.tokens_per_step:.2f} tokens a pass, at {summary.pass_cost:.2f} times the cost of one pass of "
-            f"the target alone: {summary.claimed.mean:.2f}x."
-        )
-    if summary.distance_per_token is not None:
-        sentences.append(
-            "This variant is LOSSY: the distribution that a token is drawn from differs from the target's by "
-            f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
-        )
-    return sentences
-
-
-def _finding(summary: Summary) -> str:
-    variant, speedup = summary.variant, summary.speedup
-    if speedup is None:
-        return f"{variant}: not measured, no answer was long enough."
-    if speedup.difference == "too few prompts":
-        few = "1 prompt is" if speedup.count == 1 else f"{speedup.count} prompts are"
-        return f"{variant}: {speedup} the target alone's speed, but {few} too few to claim anything."
-    if not summary.claimed:
-        return f"{variant}: almost nothing was drafted, so this is the target's own speed."
-    if speedup.difference == "inconclusive":
-        return f"{variant}: inconclusive, {speedup} the target alone's speed."
-    word = "from" if speedup.difference == "no difference" else "than"
-    return f"{variant}: {speedup.difference} {word} the target alone, {speedup}."
+"""Fewer verifications of a size don't show what it costs."""
+_ALONE = {"nothing drafted": "Nothing was drafted", "few accepted": "Hardly any tokens came from drafts"}
+_DECIDED = ("faster", "slower", "no difference")
+"""Findings that are precise enough to predict from."""
 
 
 def advise(
@@ -69,30 +35,30 @@ def advise(
     trials: Sequence[Trial],
     experts: int = 0,
 ) -> list[str]:
-    """What all variants together show: which are as good as the best, why slow ones are slow, and what would help.
+    """What all variants together show: which may be as fast as the best, why slow ones are slow, and what would help.
 
     overall: their figures over all prompts. experts: of the target, 0 for a dense model.
     """
     measured = [each for each in overall if each.speedup and not each.ran_alone]
-    slow = [each for each in measured if each.speedup and each.speedup.difference != "faster"]
+    slow = [each for each in measured if each.finding != "faster"]
     costs = costs_of(trials)
     sentences = [*_equals(verdict, variants, trials)]
-    if idle := [each.variant for each in overall if each.speedup and each.ran_alone]:
-        sentences.append(f"Almost nothing was drafted with {_listed(idle)}, so this is the target's own speed.")
+    baselines = {variant.name for variant in variants if variant.is_baseline}
+    for finding, what in _ALONE.items():
+        if idle := [each.variant for each in overall if each.finding == finding and each.variant not in baselines]:
+            sentences.append(f"{what} with {_listed(idle)}, so this is the target's own speed.")
     if slow:
         sentences += _short_answers([trial for trial in trials if trial.variant in {each.variant for each in slow}])
     if costs:
         sentences += _causes(slow, measured, trials, costs, experts)
         sentences += _remedies(verdict, families_of(variants, measured, trials, costs), measured)
-    if verdict.pays == "inconclusive":
-        sentences.append("More prompts (--limit) or more rounds (--repeat) make the interval narrower.")
     return sentences
 
 
 def _equals(
     verdict: OverallVerdict, variants: Sequence[Variant[RecordedSettings]], trials: Sequence[Trial]
 ) -> Iterator[str]:
-    """The other variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
+    """The variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
     best, baseline = verdict.variant, {variant.name: variant.baseline for variant in variants}
     if verdict.pays != "yes" or best is None:
         return
@@ -102,7 +68,7 @@ def _equals(
             ratio = geometric_interval([*paired_ratios(trials, best, variant).values()])
             equal += [variant] if ratio and ratio.difference in ("no difference", "inconclusive") else []
     if equal:
-        yield f"{_listed(equal)} may be as fast as {best}: between them the interval holds 1."
+        yield f"{_listed(equal)} may be as fast as {best}: the interval of the ratio between them holds 1."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -111,13 +77,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _short_answers(mine: Sequence[Trial]) -> Iterator[str]:
-    """Answers too short to speed up, and prompts too long for them."""
+    """Answers that are too short to speed up, and prompts that the draft model reads for too long."""
     length = statistics.median(len(trial.tokens) for trial in mine)
     if length < 16:
         yield f"The answers are short ({length:.0f} tokens), so there is little to speed up."
     share = _share(mine, [trial.draft_prefill_s for trial in mine])
     if share > 0.1:
-        yield f"The draft model's own reading of the prompt takes {share:.0%} of the decoding time."
+        yield f"The draft model takes {share:.0%} of the decoding time to read the prompt."
 
 
 def _causes(
@@ -132,13 +98,13 @@ def _causes(
     if drafting and (share := max(drafting.values())) > 0.3:
         variant = max(drafting, key=lambda name: drafting[name])
         cost = draft_cost(by_variant[variant])(1) / costs.verify(1)
-        where = f" of {variant}" if len(measured) > 1 else ""
+        where = f" with {variant}" if len(measured) > 1 else ""
         what = f"one draft token costs {cost:.0%} of a target token"
-        yield f"Drafting, without reading the prompt, takes {share:.0%} of the time{where}: {what}."
+        yield f"Drafting takes {share:.0%} of the time{where}, without reading the prompt: {what}."
     low = [each for each in slow if each.acceptance_rate is not None and each.acceptance_rate < 0.5]
     if low:
         rates = [f"{each.acceptance_rate:.0%}" + (f" with {each.variant}" if len(measured) > 1 else "") for each in low]
-        yield f"Acceptance is low: of what was drafted, {_listed(rates)}."
+        yield f"Few draft tokens are accepted: {_listed(rates)}."
     checked = sorted({_drafted(each, by_variant[each.variant]) + 1 for each in slow or measured})
     steepness = [costs.verify(tokens) / costs.verify(1) for tokens in checked]
     if slow and steepness and max(steepness) > 1.5:
@@ -146,8 +112,8 @@ def _causes(
         yield f"On this machine, verifying {sizes} tokens takes {times} times as long as generating one."
     if experts and steepness and max(steepness) > 1.3:
         yield (
-            f"The target is a mixture of {experts} experts: several tokens at once use more experts than one does, "
-            "so verifying a draft costs more than in a dense model."
+            f"The target is a mixture of {experts} experts. Several tokens use more experts than one, so verifying a "
+            "draft costs more than in a dense model."
         )
 
 
@@ -169,14 +135,11 @@ def _remedies(verdict: OverallVerdict, families: Sequence[LengthFamily], measure
     gain, best, family = max(((f.speedup(k), k, f) for f in families for k in lengths), key=lambda each: each[0])
     cheap, k, other = max(((f.half_cost_speedup(k), k, f) for f in families for k in lengths), key=lambda each: each[0])
     if gain > 1 and best not in family.measured and gain > top * 1.03:
-        yield f"From the measured costs and acceptance, {_named(family, best)} would give about {gain:.2f}x."
+        yield f"Measured costs and acceptance predict that {_named(family, best)} would give about {gain:.2f}x."
     if cheap > 1 and cheap > max(gain, top) * 1.05:
         yield f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at {_named(other, k)})."
     if verdict.pays == "no" and max(gain, cheap, top) < 1:
-        yield (
-            "No draft length pays with this pair on this machine "
-            f"(the best would be {_named(family, best)}, {gain:.2f}x): run the target alone."
-        )
+        yield "No draft length pays with this pair on this machine, neither those measured nor any other."
 
 
 def _named(family: LengthFamily, k: int) -> str:
@@ -204,7 +167,7 @@ def draft_cost(trials: Iterable[Trial]) -> Curve:
 
 
 def expected_tokens(per_position: Sequence[float], k: int) -> float:
-    """Tokens per step with k drafted; positions not measured go on at the last measured rate of decay."""
+    """Tokens per step with k drafted. Beyond the measured positions, acceptance decays at the same rate."""
     rates = list(per_position) or [0.0]
     decay = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)) if len(rates) > 1 and rates[0] > 0 else rates[0]
     rates += [rates[-1] * min(decay, 1.0) ** i for i in range(1, k - len(rates) + 1)]
@@ -220,7 +183,7 @@ def expected_speedup(costs: Costs, per_position: Sequence[float], k: int) -> flo
 
 @dataclass(frozen=True, slots=True)
 class LengthFamily:
-    """Variants that differ in their fixed draft length alone. measured: the speedup at each length that was tried."""
+    """Variants that differ only in their fixed draft length. measured: the speedup at each length that was tried."""
 
     settings: RecordedSettings
     costs: Costs
@@ -228,7 +191,7 @@ class LengthFamily:
     measured: Mapping[int, float]
 
     def speedup(self, k: int) -> float:
-        """What was measured at this length, or else the model's prediction, scaled as measurements ask for."""
+        """The measured speedup at this length, or else the cost model's, scaled to fit the measured lengths."""
         return self.measured[k] if k in self.measured else self._model(self.costs, k) * self._scale(k)
 
     def half_cost_speedup(self, k: int) -> float:
@@ -239,7 +202,7 @@ class LengthFamily:
         return expected_speedup(costs, self.per_position, k)
 
     def _scale(self, k: int) -> float:
-        """Measured over predicted, read between the lengths that were tried."""
+        """Measured over predicted speedup, interpolated between the lengths that were tried."""
         lengths = sorted(self.measured)
         ratios = [np.log(self.measured[length] / self._model(self.costs, length)) for length in lengths]
         return float(np.exp(np.interp(k, lengths, ratios)))
@@ -251,7 +214,7 @@ def families_of(
     """The variants with a fixed draft length, by all other settings. Trees are left out: their passes are wider than
     their drafts are long.
     """
-    speedups = {each.variant: each.speedup.mean for each in measured if each.speedup}
+    speedups = {each.variant: each.speedup.mean for each in measured if each.speedup and each.finding in _DECIDED}
     members: dict[RecordedSettings, dict[int, str]] = {}
     for variant in variants:
         k = variant.settings.draft_tokens

@@ -1,16 +1,15 @@
-"""`specdec compare`: runs the trials of all variants in turn, and its result, with all that the trials show.
+"""`specdec compare`: runs the trials of all variants in turn, and holds the result with everything that they show.
 
-These dataclasses are the object of `compare --json`, `--save` and `--against`. A display imports them, so llama.cpp is
-imported only when something is measured.
+`compare --json`, `--save` and `--against` use these dataclasses. Displays import them, so this file imports llama.cpp
+only when it measures.
 """
 
 from __future__ import annotations
 
 import platform
-import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from itertools import product
@@ -20,27 +19,19 @@ import msgspec
 from msgspec import Meta
 
 from specdec_cli import __version__
-from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
-from specdec_cli.engine.options import given_in
+from specdec_cli.engine.options import AUTO, given_in
 from specdec_cli.gguf import memory
 from specdec_cli.json_store import to_json
 from specdec_cli.llama.placement import Device
-from specdec_cli.measure.advice import advise, costs_of, findings
+from specdec_cli.measure.advice import advise, costs_of
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.suites import Prompt, fitting
-from specdec_cli.measure.trials import (
-    OverallVerdict,
-    Summary,
-    Trial,
-    Variant,
-    noise,
-    overall_verdict,
-    summarise,
-    trial_of,
-)
+from specdec_cli.measure.trials import Summary, Trial, Variant, by_prompt, noise, summarise, trial_of
+from specdec_cli.measure.verdict import OverallVerdict, findings, overall_verdict
 
 if TYPE_CHECKING:
     from specdec_cli.engine.config import Settings
@@ -54,14 +45,14 @@ _LEAST_ROOM = 16
 Update = Callable[[Sequence[Trial], int], None]
 """Called after each trial with the trials so far and how many there will be."""
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]
-"""What is shown of another result, which may be anybody's."""
+"""What is shown of a result that may come from anybody."""
 _RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts"}
-"""Fields of older results."""
+"""Names of fields in older results, and their names now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model file. cache_bytes: of its keys and values."""
+    """A model file. cache_bytes: the size of its KV cache."""
 
     file: str
     parameters: int
@@ -78,7 +69,7 @@ class MachineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergentAnswer:
-    """An answer that is not its baseline's, and why; see `decoding.divergence.Divergence`."""
+    """An answer that differs from its baseline's, and why; see `decoding.divergence.Divergence`."""
 
     variant: str
     prompt: str
@@ -93,13 +84,13 @@ class DivergentAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonResult:
-    """All that a comparison measured: every figure can be computed from it again.
+    """Everything that a comparison measured: all figures can be computed from it again.
 
     partial: whether it was stopped before all trials were done. build: llama.cpp's. experts: of the target, 0 for a
     dense model. context: in tokens. corpus: tokens of `--ngram-corpus`. prompts: text by id. rounding: which passes
-    agree, if that was measured. skipped: prompts too long for the context. noise: see `statistics.noise`, by baseline.
+    agree, if that was measured. skipped: prompts too long for the context. noise: see `trials.noise`, by baseline.
     exactness: how many answers are the baseline's own, by variant and kind. verdicts: sentences, by variant. advice:
-    sentences on all variants together. when: in ISO 8601, "" where it is not known, as is command: the command line.
+    sentences on all variants together. when: in ISO 8601. command: the command line. Both are "" if not known.
     """
 
     format: Literal[1] = 1
@@ -134,8 +125,9 @@ class ComparisonResult:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> ComparisonResult:
-        """What `to_json` gave, also in an older version. Raises msgspec.ValidationError on anything else, ValueError or
-        RecursionError on what is no JSON.
+        """Read what `to_json` wrote, also in an older version.
+
+        Raises msgspec.ValidationError on any other JSON, ValueError or RecursionError if it isn't JSON.
         """
         data = text.encode() if isinstance(text, str) else text
         data = data.replace(b'"temp":', b'"temperature":')  # as older versions called it
@@ -151,18 +143,19 @@ class ComparisonResult:
     def verdict(self) -> OverallVerdict:
         """Whether drafting pays, and the ranking of all variants; of older results too."""
         wrong = {each.variant for each in self.divergences if each.kind == "wrong"}
-        return overall_verdict(
-            self._summaries("all"), {variant.name: variant.baseline for variant in self.variants}, wrong
-        )
+        baselines = {each.name: each.baseline for each in self.variants}
+        lengths = {each.name: each.settings.draft_tokens for each in self.variants if not each.is_baseline}
+        default = next((name for name, length in lengths.items() if length == AUTO), None)
+        return overall_verdict(self._summaries("all"), baselines, wrong, default)
 
     @property
     def categories(self) -> list[str]:
-        """`all`, and each category that has prompts enough for an interval, if there are several categories."""
+        """`all`, and each category with enough prompts for an interval, if there are several categories."""
         return [name for name, prompts in self._category_sizes.items() if name == "all" or prompts >= LEAST_PROMPTS]
 
     @property
     def small_categories(self) -> list[str]:
-        """The categories of too few prompts for an interval."""
+        """The categories with too few prompts for an interval."""
         return [name for name in self._category_sizes if name not in self.categories]
 
     @property
@@ -173,33 +166,33 @@ class ComparisonResult:
         return {category: len(names) for category, names in prompts.items()}
 
     def of_category(self, category: str) -> list[Summary]:
-        """Each variant's figures, in the order of the ranking, which is the same in all categories."""
+        """Each variant's figures, in the order of the ranking over all prompts."""
         order = self.verdict.ranking
         return sorted(self._summaries(category), key=lambda summary: order.index(summary.variant))
 
     def _summaries(self, category: str) -> list[Summary]:
         return [summary for summary in self.summaries if summary.category == category]
 
-    def speeds(self, variant: str) -> Mapping[str, float]:
-        """A variant's median tokens per second by the text of the prompt."""
-        speeds: dict[str, list[float]] = {}
-        for trial in self.trials:
-            if trial.variant == variant and trial.tokens_per_s and trial.prompt in self.prompts:
-                speeds.setdefault(self.prompts[trial.prompt], []).append(trial.tokens_per_s)
-        return {prompt: statistics.median(values) for prompt, values in speeds.items()}
+    def speeds(self, variant: str) -> dict[str, float]:
+        """A variant's tokens per second by the text of the prompt."""
+        return by_prompt(
+            (self.prompts[trial.prompt], trial.tokens_per_s)
+            for trial in self.trials
+            if trial.variant == variant and trial.tokens_per_s and trial.prompt in self.prompts
+        )
 
 
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of an older version by its fields' names of today."""
+    """A record of an older version, with the fields' present names."""
     return {_RENAMED.get(name, name): value for name, value in record.items()}
 
 
 class ComparisonRun:
-    """Runs variants on prompts with one loaded pair. rounds: per prompt; one does not show the machine's noise."""
+    """Runs variants on prompts with one loaded pair. rounds: per prompt; one doesn't show the machine's noise."""
 
     def __init__(self, settings: Settings, variants: Sequence[Variant[Settings]], rounds: int = 2) -> None:
         if rounds < 1:
-            raise UsageError(f"repeat cannot be {rounds}", "Give 1 or more; with 1 the machine's noise stays unknown.")
+            raise UsageError(f"repeat cannot be {rounds}", "Give 1 or more. It takes 2 to show the machine's noise.")
         self.error: SpecdecError | None = None
         """What stopped the run after some trials."""
         self.variants = {variant.name: variant for variant in variants}
@@ -210,7 +203,7 @@ class ComparisonRun:
 
     @property
     def loaded(self) -> Settings:
-        """Settings that load whatever any variant needs: the draft if one uses it, and the second one likewise."""
+        """Settings that load every model that some variant needs."""
         needy = [settings for settings in self.drafting if settings.chain.needs_model]
         most = max(needy, key=lambda settings: settings.chain.needs_small, default=self._settings.alone())
         return replace(self._settings, drafter=most.drafter, draft=most.draft)
@@ -232,9 +225,9 @@ class ComparisonRun:
         raw: bool = False,
         update: Update = lambda _, __: None,
     ) -> ComparisonResult:
-        """Run every variant on every prompt, each round in the opposite order. The engine has opened no contexts yet.
+        """Run every variant on every prompt, and reverse the order in each round. The session has no contexts yet.
 
-        After an interrupt or an error the result is partial; if there is no trial yet, it is raised.
+        An interrupt or an error is raised if there are no trials yet; later, the result is partial.
         """
         room = self._settings.ctx or session.models.target.model.n_ctx_train or sys.maxsize
         chosen = fitting(session, prompts, room - _LEAST_ROOM, system, raw)
@@ -245,12 +238,12 @@ class ComparisonRun:
             )
         session.open(max(map(len, chosen.values())), self.drafting or [self._settings.alone()])
         if not session.drafts:
-            raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
+            raise SpecdecError(session.notes[-1], "Without drafts there is nothing to compare.")
         threads, complete = session.models.target.threads, False
         try:
             self._warm_up(session, next(iter(chosen.values())))
             for prompt, number, variant in self._order([*chosen]):
-                # Every run begins with a cleared cache: reading the prompt forgets what was there.
+                # Every answer starts with an empty cache: reading the prompt clears it.
                 metrics = Metrics.of(session.events(chosen[prompt], self._seed, settings=variant.settings))
                 if session.interrupt.is_set():
                     raise Interrupted
@@ -271,22 +264,20 @@ class ComparisonRun:
         return result
 
     def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
-        """Keep the speedup of the best variant in which the pair's draft model drafts, for `specdec ls`, with its
-        bounds; of too few prompts for bounds, nothing.
-        """
+        """Keep the speedup of the best variant that uses the pair's draft model, for `specdec ls`, if it has bounds."""
         from specdec_cli.engine.model_pair import setup_of_pair
         from specdec_cli.pairs import speeds
 
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
         summaries = [each for each in result.of_category("all") if each.variant in of_pair]
-        measured = [(each.claimed, each.variant) for each in summaries if each.claimed and each.claimed.bounds]
+        measured = [(each.speedup, each.variant) for each in summaries if each.speedup and each.bounds]
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: entry[0].mean)
             speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
             speeds.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
 
     def _warm_up(self, session: Session, prompt: list[int]) -> None:
-        """Warm pages, caches and clocks; what comes of it is thrown away."""
+        """Warm up pages, caches and clocks; nothing of it is measured."""
         for variant in self.variants.values():
             short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
             Metrics.of(session.events(prompt, self._seed, settings=short))
@@ -298,7 +289,7 @@ class ComparisonRun:
                 yield prompt, number, variant
 
     def _differing(self) -> Iterator[tuple[int, int]]:
-        """Which trials should have their baseline's very tokens and do not; each with the baseline's first one."""
+        """The trials that should have their baseline's tokens and don't, each with the baseline's first trial."""
         first = {(self._trials[i].variant, self._trials[i].prompt): i for i in reversed(range(len(self._trials)))}
         for i, trial in enumerate(self._trials):
             variant = self.variants[trial.variant]
@@ -307,19 +298,24 @@ class ComparisonRun:
                 yield i, own
 
     def _explain(self, session: Session, prompts: dict[str, list[int]]) -> None:
-        """For each answer that should be its baseline's and is not, prove that rounding or a bug made the difference.
-        After an interrupt, those explained so far are kept.
+        """Prove for each answer that should be its baseline's, and isn't, whether rounding or a bug is the cause.
+
+        Two answers that took the same passes twice are proved once: they compute the same again. After an interrupt,
+        the proofs so far are kept.
         """
+        proofs: dict[tuple[object, ...], Divergence | None] = {}
         for i, own in self._differing():
             trial, settings = self._trials[i], self.variants[self._trials[i].variant].settings
-            answers = self._transcripts[own], self._transcripts[i]
-            if divergence := session.divergence(prompts[trial.prompt], *answers, self._seed, settings):
+            prompt, answers = prompts[trial.prompt], (self._transcripts[own], self._transcripts[i])
+            if (pair := (trial.variant, *prompt, *answers)) not in proofs:
+                proofs[pair] = session.divergence(prompt, *answers, self._seed, settings)
+            if divergence := proofs[pair]:
                 why = asdict(divergence)
                 answer = DivergentAnswer(variant=trial.variant, prompt=trial.prompt, **why, kind=divergence.kind)
                 self._divergences.append(answer)
 
     def _result(self, session: Session, threads: int, **about: Any) -> ComparisonResult:
-        """All that the trials show. about: further fields of the result."""
+        """Everything that the trials show. about: further fields of the result."""
         from specdec_cli.llama import library
 
         trials, variants = self._trials, self.variants
@@ -373,8 +369,8 @@ class ComparisonRun:
             yield f"{variant}: in {count} of {answers[variant]} answers {note}"
 
     def _exactness(self) -> dict[str, dict[str, int]]:
-        """Per variant: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not
-        looked into before an interrupt; nothing for variants that need not be identical.
+        """How many answers of each variant are identical to the baseline's, differ by rounding, are wrong, or weren't
+        classified before an interrupt. Variants that needn't be identical are left out.
         """
         answers = Counter(trial.variant for trial in self._trials)
         different = Counter(self._trials[i].variant for i, _ in self._differing())
@@ -392,7 +388,7 @@ class ComparisonRun:
 
 
 def require_exact(result: ComparisonResult) -> None:
-    """Raise SpecdecError if an answer that should be the target's own is not, for another reason than rounding."""
+    """Raise SpecdecError if an answer that should be the target's own differs by more than rounding."""
     if wrong := [each for each in result.divergences if each.kind == "wrong"]:
         where = f"{wrong[0].variant} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
         raise SpecdecError(
@@ -402,9 +398,9 @@ def require_exact(result: ComparisonResult) -> None:
 
 
 def _recorded(variant: Variant[Settings]) -> RecordedSettings:
-    """All settings; a corpus, and the draft's adapters, only where they are used: elsewhere they change nothing."""
+    """All settings, but the corpus and the draft's adapters only where they're used: they change nothing elsewhere."""
     settings, chain = variant.settings, variant.settings.chain
-    corpus = settings.ngram_corpus if chain.reads_corpus else ()
+    corpus = settings.ngram_corpus if chain.reads_texts else ()
     lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
     return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, **lora})
 

@@ -1,4 +1,4 @@
-"""Kept results of comparisons: JSON files in the user's data folder."""
+"""Saved results of comparisons: JSON files in the user's data folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _PLACE: dict[str, Any] = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variant in two results: its median tokens per second then and now, and how many times as fast it is now."""
+    """A variant in two results: its tokens per second then and now, and the ratio of the two.
+
+    The speeds are geometric means over prompts, so `now / then` is the mean of the ratio.
+    """
 
     name: str
     then: float
@@ -42,41 +45,43 @@ class Change:
 
 
 def changes(before: ComparisonResult, result: ComparisonResult) -> list[Change]:
-    """Of the variants whose settings are the same in both results, over the prompts that both have."""
+    """The variants with the same settings in both results, over the prompts that both have."""
     old, found = {each.name: _decoding(each.settings) for each in before.variants}, []
     for each in result.variants:
         now, then = result.speeds(each.name), before.speeds(each.name)
         common = sorted(now.keys() & then.keys())
         ratio = geometric_interval([now[prompt] / then[prompt] for prompt in common])
         if ratio and _decoding(each.settings) == old.get(each.name):
-            speed_then, speed_now = (statistics.median(speeds[prompt] for prompt in common) for speeds in (then, now))
+            speed_then, speed_now = (
+                statistics.geometric_mean(each[prompt] for prompt in common) for each in (then, now)
+            )
             found.append(Change(each.name, speed_then, speed_now, ratio))
     return found
 
 
 def _decoding(settings: RecordedSettings) -> RecordedSettings:
-    """The settings but for where they ran. Older results do not name `bitwise`."""
+    """The settings, without where they ran. Older results don't have `bitwise`."""
     return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise))
 
 
 def path_of(name: str) -> Path:
-    """The file of a kept result; raises UsageError on a name that is none."""
+    """The file of a saved result. Raises UsageError if the name can't be used."""
     if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith(".") or name.endswith(".json"):
-        raise UsageError(f"{name!r} cannot be a result's name", "Use letters, digits, '.', '_' and '-', no ending.")
+        raise UsageError(f"{name!r} cannot be a result's name", "Use letters, digits, '.', '_' and '-', without .json.")
     return _folder() / f"{name}.json"
 
 
 def kept() -> list[tuple[str, datetime]]:
-    """Names of the kept results and when each was taken, the oldest first."""
+    """Names of the saved results and when each was saved, the oldest first."""
     entries = []
     for path in _folder().glob("*.json"):
-        with suppress(OSError, ValueError, OverflowError):  # a link to nothing, a time that no calendar has
+        with suppress(OSError, ValueError, OverflowError):  # a broken link, a time out of range
             entries.append((path.stem, datetime.fromtimestamp(path.stat().st_mtime)))
     return sorted(entries, key=lambda entry: entry[1])
 
 
 def require_place(name: str) -> None:
-    """Raise what `store` would, now rather than after minutes of measuring."""
+    """Raise what `store` would raise, before minutes of measuring."""
     path = path_of(name)
     require_writable(path.parent)
     if path.is_dir():
@@ -84,13 +89,14 @@ def require_place(name: str) -> None:
 
 
 def store(name: str, result: ComparisonResult) -> None:
-    """Keep a result, in place of an older one of that name; raises SpecdecError if the disk does not take it."""
+    """Save a result and replace an older one of that name. Raises SpecdecError if it can't be written."""
     write_whole(path_of(name), json.dumps(result.to_json()))
 
 
 def load(name: str) -> ComparisonResult:
-    """A kept result by name, or any file that `compare --json` or `--save` made. Raises UsageError if it is not there,
-    SpecdecError if it is no result.
+    """A saved result by name, or any .json file that `compare --json` or `--save` wrote.
+
+    Raises UsageError if there is none, SpecdecError if the file isn't a result.
     """
     from specdec_cli.measure.compare import ComparisonResult
 
@@ -98,16 +104,16 @@ def load(name: str) -> ComparisonResult:
     try:
         return ComparisonResult.from_json(read_bytes(path))
     except FileNotFoundError:
-        hint = suggest(name, [known for known, _ in kept()], "Kept results")
-        raise UsageError(f"there is no kept result {name!r}", hint) from None
+        hint = suggest(name, [known for known, _ in kept()], "Saved results")
+        raise UsageError(f"there is no saved result {name!r}", hint) from None
     except msgspec.ValidationError:
         raise SpecdecError(
-            f"{path.name} is not the result of a comparison", "Use what --save or --json wrote."
+            f"{path.name} is not the result of a comparison", "Use a file that --save or --json wrote."
         ) from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "Name another result.") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Use another result.") from None
     except (ValueError, RecursionError) as error:
-        raise SpecdecError(f"cannot read {path}: {' '.join(str(error).split())}", "Name another result.") from None
+        raise SpecdecError(f"cannot read {path}: {' '.join(str(error).split())}", "Use another result.") from None
 
 
 def _folder() -> Path:

@@ -1,8 +1,8 @@
-"""`specdec demo`: the target alone against the target with drafts, in rounds that take turns on one prompt.
+"""`specdec demo`: races the target alone against the target with drafts, in rounds on one prompt.
 
-What a pass over several tokens costs differs from processor to processor, and so does what pays with models as small as
-those that come with specdec. So a few arrangements are tried first, each for a moment. What is reported of the one that
-was chosen comes from the race alone.
+The cost of a pass over several tokens depends on the processor, and so do the settings that pay with models as small as
+the bundled ones. So the demo tries a few arrangements first, each for a moment. It reports only what it measures in the
+race itself.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ class Stack:
         \"""Put an item on top.\"""
 """
 _TOKENS, _LEAST_TOKENS, _ANSWER_S = 280, 80, 0.7
-"""Tokens of an answer, so that it can be watched, and how few and in how many seconds where the target is slow: a few
-rounds more say more than long ones.
+"""Tokens of an answer. If the target is slow, an answer has as many as it writes in _ANSWER_S seconds, but at least
+_LEAST_TOKENS: more rounds show more than long ones.
 """
 RACE_S = 8.0
-"""How long a race goes on at most."""
+"""Seconds that a race takes at most."""
 LEAST_ROUNDS, MOST_ROUNDS = 5, 20
 _NARROW = 0.04
-"""Half the width of the interval, in log ratios, from which on more rounds are not needed."""
+"""Half the width of an interval, in log ratios, that is narrow enough to end the race."""
 _F32 = 0
 """llama.cpp's number of the file type."""
 _CLEARLY = log(1.3)
-"""How many times as fast an arrangement must be, for no other to be tried."""
+"""The speedup, as a logarithm, from which on no other arrangement is tried."""
 _WARM_UP, _TRIAL, _TRIALS = 16, 64, 2
-"""Tokens of an answer before the first that counts, for first passes are slow; of an answer on trial; and of these."""
+"""Tokens of an answer that warms up, tokens of an answer on trial, and the number of those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What races. draft_tokens: fixed, for on a busy machine -k auto would have to learn first what passes cost.
-    widened: the target's weights become 32-bit floats, four times the memory, so that reading them takes most of a
-    pass, as with large models.
+    """What races. draft_tokens: fixed, because -k auto first has to learn what passes cost, which takes long on a busy
+    machine. widened: the target's weights become 32-bit floats, so reading them takes most of a pass, as it does with
+    large models.
     """
 
     drafter: str
@@ -70,12 +70,10 @@ class Arrangement:
     widened: bool
 
     def __str__(self) -> str:
-        drafts = "repeated text is the draft" if self.drafter == "ngram" else "repeated text or a smaller model drafts"
-        weights = "its weights widened to 32 bits, so that a pass costs what it does on large models"
-        said = (
-            f"A model of 9 M weights continues a Python file, repeating itself as small models do; {drafts}; one core"
-        )
-        return f"{said}{f'; {weights}' if self.widened else ''}."
+        drafts = "repeated text" if self.drafter == "ngram" else "repeated text or a smaller model"
+        weights = " Its weights are widened to 32 bits, so passes cost what they do with large models."
+        said = f"A model of 9 M weights continues a Python file on one core. Drafts come from {drafts}."
+        return f"{said}{weights if self.widened else ''}"
 
 
 ARRANGEMENTS = (
@@ -86,8 +84,8 @@ ARRANGEMENTS = (
 
 
 def settings(arrangement: Arrangement) -> Settings:
-    """Whatever the user's config.yaml says: greedy, so that both must write the same text. One thread, for two wait for
-    each other where other programs run.
+    """The settings of a race, independent of the user's config.yaml. Greedy, so both must write the same text. One
+    thread, because two wait for each other on a busy machine.
     """
     target, draft = (str(_folder() / f"{role}.gguf") for role in ("target", "draft"))
     own = Settings(target=target, draft=draft, drafter="model", threads=1, max_tokens=_TOKENS)
@@ -99,7 +97,7 @@ def _folder() -> Path:
 
 
 def _widened(target: Path, interrupt: Interrupt) -> Path | None:
-    """A copy with 32-bit weights, kept in the user's cache; None if it cannot be made. Raises Interrupted."""
+    """A copy with 32-bit weights in the user's cache; None if it can't be made. Raises Interrupted."""
     try:
         about = target.stat()
         folder = platformdirs.user_cache_path("specdec", appauthor=False) / "demo"
@@ -117,10 +115,9 @@ def _widened(target: Path, interrupt: Interrupt) -> Path | None:
 
 @contextmanager
 def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
-    """A race of the first arrangement that clearly pays here, or else of the one that pays most.
+    """A race with the first arrangement that clearly pays here, or else with the one that pays most.
 
-    until: when it ends at the latest, on the clock `monotonic`. Raises Interrupted, or SpecdecError if the pair is
-    damaged.
+    until: the latest end, on the clock `monotonic`. Raises Interrupted, or SpecdecError if the pair is damaged.
     """
     with ExitStack() as stack:
         races: dict[float, Race] = {}
@@ -128,20 +125,20 @@ def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
             own = settings(arrangement)
             if arrangement.widened:
                 copy = _widened(Path(own.target), interrupt)
-                if copy is None:  # no room, or a folder that cannot be written to
+                if copy is None:  # the disk is full, or the folder can't be written to
                     continue
                 own = replace(own, target=str(copy))
             race = Race(stack.enter_context(one_session(own, interrupt)), arrangement, until)
             races[race.trial()] = race
-            if max(races) > _CLEARLY or monotonic() > until - RACE_S:  # the latter: a busy machine
+            if max(races) > _CLEARLY or monotonic() > until - RACE_S:  # on a busy machine, time runs out
                 break
         yield races[max(races)]
 
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """Tokens per second of each answer, in the order of the rounds; speedup is paired, round by round, and None after
-    too few. divergence: None if all answers are the same. tokens_per_pass: with drafts.
+    """Tokens per second of each answer, in the order of the rounds. speedup: paired by round; None if nothing was
+    drafted or no round was measured. divergence: None if all answers are the same. tokens_per_pass: with drafts.
     """
 
     alone: tuple[float, ...]
@@ -150,17 +147,13 @@ class RaceResult:
     tokens_per_pass: float
     divergence: Divergence | None
 
-    @property
-    def tells(self) -> bool:
-        """Whether a ratio may be claimed: its interval excludes 1."""
-        return self.speedup is not None and self.speedup.difference in ("faster", "slower")
-
 
 class Race:
-    """Both answer once in each round, and who begins changes, until the interval is narrow or the time is over. Iterate
-    over it once.
+    """Both answer once in each round, in alternating order, until the interval is narrow or the time is up.
 
-    alone, drafted: the answers so far, one for each whole round.
+    Iterate over it once.
+
+    alone, drafted: the answers so far, one for each complete round.
     """
 
     def __init__(self, session: Session, arrangement: Arrangement, until: float) -> None:
@@ -180,8 +173,8 @@ class Race:
         return conditions(target.threads, target.opened.n_ctx)
 
     def trial(self) -> float:
-        """How many times as fast drafts are in a few short answers, as a logarithm. Both have read the prompt. It also
-        decides how long the answers of the race are.
+        """The speedup in a few short answers, as a logarithm, after both have read the prompt. Sets the length of the
+        race's answers.
         """
         speeds: dict[bool, list[float]] = {True: [], False: []}
         with reusing(self._session):
@@ -198,7 +191,7 @@ class Race:
         return fmean(speeds[True]) - fmean(speeds[False])
 
     def __iter__(self) -> Iterator[tuple[bool, Event]]:
-        """Each event of each answer, with whether drafts help there."""
+        """Each event of each answer, and whether that answer uses drafts."""
         until = min(self._until, monotonic() + RACE_S)
         for number in range(MOST_ROUNDS):
             answers: dict[bool, Metrics] = {}
@@ -222,12 +215,18 @@ class Race:
         return bool(interval and interval.low and interval.high and log(interval.high / interval.low) < 2 * _NARROW)
 
     def _ratios(self) -> list[float]:
-        rounds = zip(self.drafted, self.alone, strict=True)
-        return [(mine.tokens_per_s or 0.0) / (own.tokens_per_s or 1.0) for mine, own in rounds]
+        if not any(each.drafted for each in self.drafted):
+            return []
+        return [mine / own for own, mine in self._speeds()]
+
+    def _speeds(self) -> list[tuple[float, float]]:
+        """Tokens per second alone and with drafts, for each complete round."""
+        speeds = ((own.tokens_per_s, mine.tokens_per_s) for own, mine in zip(self.alone, self.drafted, strict=True))
+        return [(own, mine) for own, mine in speeds if own and mine]
 
     def result(self) -> RaceResult:
-        """Of the rounds that came to their end."""
-        alone, drafted = (tuple(each.tokens_per_s or 0.0 for each in answers) for answers in (self.alone, self.drafted))
+        """What the complete rounds show."""
+        alone, drafted = zip(*self._speeds(), strict=True) if self._speeds() else ((), ())
         per_pass = fmean(each.tokens_per_step or 1.0 for each in self.drafted) if self.drafted else 1.0
         return RaceResult(alone, drafted, geometric_interval(self._ratios()), per_pass, self._divergence())
 

@@ -19,16 +19,16 @@ INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 
 _EVENTS: dict[str, type[Event]] = {"prefill": Prefill, "step": Step, "done": Done}
 _OPTIONAL = ("parents", "path", "distance", "unread")
-"""Fields that are written only where they say something: most drafts are chains."""
+"""Fields that are left out if they are None, as for most drafts, which are chains."""
 _MOST = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
-"""Below what a number must be; others must be below 2**53."""
+"""Exclusive upper limits of numbers; for others it is 2**53."""
 _LONGEST_LINE = 1 << 24
 _RECORD = "Record a run with: specdec run --trace FILE"
 
 
 class TraceFile:
-    """Writes one line of settings, then one line an event. A recording that was there stays until the new one has
-    events, and is whole. problem: what went wrong, which costs no answer. Raises OSError if the file cannot be made.
+    """Writes one line of settings, then one line per event. An existing recording is replaced only when the new one has
+    events and is complete. problem: what failed; the answer continues. Raises OSError if the file can't be created.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
@@ -64,29 +64,29 @@ class TraceFile:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """An event as a trace holds it."""
+    """An event as a trace stores it."""
     fields = msgspec.to_builtins(event)
-    said = {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
-    return {"event": type(event).__name__.lower(), **said}
+    given = {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
+    return {"event": type(event).__name__.lower(), **given}
 
 
 def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
     """The settings and the events of a recorded run; the last event is a Done.
 
-    A recording that was cut short (a killed run, a full disk) is read up to its last whole line, and its Done
-    says `interrupted` with INCOMPLETE among the notes. Raises SpecdecError on anything else that is not a trace.
+    A recording that was cut short (a killed run, a full disk) is read up to its last complete line; its Done then says
+    `interrupted`, with INCOMPLETE among the notes. Raises SpecdecError for anything else that isn't a trace.
     """
     try:
         with path.open("rb") as file:
             lines = _objects(file, path)
             settings = next(lines, None)
             if settings is None:
-                raise SpecdecError(f"{path} is empty: the run was perhaps killed before anything was written", _RECORD)
+                raise SpecdecError(f"{path} is empty: the run may have been killed before it wrote anything", _RECORD)
             if settings.pop("event", None) != "run":
-                raise _bad(path, 1, "does not begin a recorded run")
+                raise _bad(path, 1, "does not start a recorded run")
             if (version := settings.pop("format", None)) != FORMAT:
-                what = f"{path} is recorded in format {version!r:.20}; this specdec reads format {FORMAT}"
-                raise SpecdecError(what, "Use the specdec that recorded it, or record the run anew.")
+                what = f"{path} has format {version!r:.20}; this version of specdec reads format {FORMAT}"
+                raise SpecdecError(what, "Use the version that recorded it, or record the run again.")
             events = [_event(line, path, number) for number, line in enumerate(lines, 2)]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", _RECORD) from None
@@ -94,18 +94,18 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
         events.append(Done("interrupted", "", (INCOMPLETE,), events[-1].at if events else 0.0))
     for number, event in enumerate(events[:-1], 2):
         if isinstance(event, Done):
-            raise _bad(path, number, "is followed by more events, though it ends the run")
+            raise _bad(path, number, "ends the run, but more events follow")
     return settings, events
 
 
 def prompt_of(settings: dict[str, Any]) -> str | None:
-    """The text that was asked, as the user wrote it; None in recordings of before it was kept."""
+    """The prompt as the user wrote it; None in older recordings, which don't have it."""
     prompt = settings.get("prompt")
     return prompt if isinstance(prompt, str) else None
 
 
 def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
-    """Each line. Only a last line without its line break may be broken: it was cut off there."""
+    """The object on each line. Only a last line without a line break may be broken: it was cut off there."""
     for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
         try:
             data = parse_json(line)
@@ -119,10 +119,10 @@ def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _event(line: dict[str, Any], path: Path, number: int) -> Event:
-    """An event; fields that it does not have are ignored, so that traces may grow."""
+    """The event on a line. Unknown fields are ignored, so that traces can get new ones."""
     name = line.get("event")
     if not isinstance(name, str) or name not in _EVENTS:
-        raise _bad(path, number, f"holds an unknown event, {name!r:.40}")
+        raise _bad(path, number, f"has an unknown event, {name!r:.40}")
     try:
         event = msgspec.convert(line, _EVENTS[name])
         _check("", msgspec.to_builtins(event))
@@ -134,7 +134,7 @@ def _event(line: dict[str, Any], path: Path, number: int) -> Event:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise ValueError on a number or a text that no run writes."""
+    """Raise ValueError for a number or a text that no run writes."""
     if isinstance(value, dict):
         for key, part in value.items():
             _check(key, part)
@@ -149,17 +149,17 @@ def _check(name: str, value: Any) -> None:
 
 
 def _require_tree(step: Step) -> None:
-    """Raise ValueError unless what a step says of its draft fits together; a chain says nothing of its shape."""
+    """Raise ValueError if what a step says about its draft is inconsistent. A chain has no parents and no path."""
     if step.accepted > min(len(step.drafted), len(step.tokens)):
-        raise ValueError(f"more accepted than there is: {step.accepted}")
+        raise ValueError(f"more tokens accepted than drafted or shown: {step.accepted}")
     if step.parents is step.path is None:
         return
     parents, path = dict(enumerate(step.parents or ())), step.path or ()
     fits = None not in (step.parents, step.path) and (len(parents), len(path)) == (len(step.drafted), step.accepted)
     fits = fits and all(parent < node for node, parent in parents.items())
     if not fits or [parents.get(node) for node in path] != [-1, *path][:-1]:
-        raise ValueError("a draft that is no tree")
+        raise ValueError("the draft is not a tree")
 
 
 def _bad(path: Path, number: int, what: str) -> SpecdecError:
-    return SpecdecError(f"{path} is no recording that can be replayed: line {number} {what}", _RECORD)
+    return SpecdecError(f"{path} cannot be replayed: line {number} {what}", _RECORD)

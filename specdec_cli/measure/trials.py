@@ -1,41 +1,37 @@
-"""The answers that a comparison timed, and what they show: speeds, speedups, acceptance, and whether drafting pays."""
+"""The answers that a comparison timed, and what they show: speeds, speedups and acceptance."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from msgspec import Meta
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import Difference, Interval, geometric_interval
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 
 FEW_DRAFTS = 20
 """With fewer drafts, the share of them that was accepted means little."""
+_HARDLY = 1.02
+"""With fewer tokens in a pass, the target has written nearly everything alone."""
 _LEAST_S = 1e-9
-"""No answer takes less time than this; a file that says so is damaged."""
+"""No answer takes less time than this: a file that says so is damaged."""
 _COPIED = (
     *("prompt_tokens", "reason", "prefill_s", "ttft_s", "decode_s", "draft_s", "draft_prefill_s", "verify_s"),
     *("sample_s", "overhead_s", "steps", "drafted", "accepted", "notes", "distance"),
 )
-"""Fields that a trial takes over from the metrics of its answer."""
-Pays = Literal["yes", "no", "inconclusive", "too few prompts", "nothing drafted", "wrong", "not measured"]
-_DECISIVE: tuple[tuple[Difference, Pays], ...] = (
-    *(("faster", "yes"), ("inconclusive", "inconclusive"), ("too few prompts", "too few prompts")),
-    *(("no difference", "no"), ("slower", "no")),
-)
-"""If variants differ in what they show, the first of these that one of them shows decides the verdict."""
+"""Fields that a trial copies from the metrics of its answer."""
 AnySettings = TypeVar("AnySettings")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant(Generic[AnySettings]):
     """Settings to compare, or those that a result has recorded. baseline: the name of the variant that this one is
-    measured against, its own for a baseline.
+    compared with; a baseline has its own name.
     """
 
     name: str
@@ -107,24 +103,31 @@ def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Met
     )
 
 
+def by_prompt(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The geometric mean of each prompt's speeds or ratios over its rounds."""
+    logs: dict[str, list[float]] = {}
+    for prompt, value in values:
+        logs.setdefault(prompt, []).append(math.log(value))
+    return {prompt: math.exp(statistics.fmean(each)) for prompt, each in logs.items()}
+
+
 def paired_ratios(trials: Iterable[Trial], variant: str, baseline: str) -> dict[str, float]:
     """Per prompt, how many times as fast a variant was as its baseline: the geometric mean over the rounds.
 
     Prompts whose answer was too short for a speed, on either side, are left out.
     """
     speeds = {(trial.variant, trial.prompt, trial.round): trial.tokens_per_s for trial in trials}
-    logs: dict[str, list[float]] = {}
-    for (name, prompt, number), speed in speeds.items():
-        other = speeds.get((baseline, prompt, number))
-        if name == variant and speed and other:
-            logs.setdefault(prompt, []).append(math.log(speed / other))
-    return {prompt: math.exp(statistics.fmean(values)) for prompt, values in logs.items()}
+    return by_prompt(
+        (prompt, speed / other)
+        for (name, prompt, number), speed in speeds.items()
+        if name == variant and speed and (other := speeds.get((baseline, prompt, number)))
+    )
 
 
 def noise(trials: Iterable[Trial], baseline: str) -> float | None:
-    """How far the baseline is from itself: the median over prompts of fastest over slowest round, less 1.
+    """How much the baseline's rounds differ: the median over prompts of fastest over slowest round, minus 1.
 
-    None if it ran only once a prompt.
+    None if there is only one round.
     """
     speeds: dict[str, list[float]] = {}
     for trial in trials:
@@ -135,12 +138,13 @@ def noise(trials: Iterable[Trial], baseline: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One variant over a set of prompts. Speeds are medians over trials; no speedup for the baseline itself.
+    """One variant over a set of prompts.
 
-    per_position: of the drafts that reached a position, the share accepted up to there. reached: how many drafts that
-    were, by position. shares: of the decoding time, by part: draft, verify, sample,
-    other. distance_per_token: of a lossy rule, the total variation between the
-    distribution of a token and the target's.
+    tokens_per_s: the geometric mean over prompts, so that a variant's speed divided by its baseline's is the speedup.
+    ttft_s: the median over trials. speedup: None for a baseline, and where nothing was drafted. per_position: of the
+    drafts that reached a position, the share accepted up to there. reached: how many drafts that were, by position.
+    shares: of the decoding time, by part: draft, verify, sample, other. distance_per_token: of a lossy rule, the total
+    variation between the distribution of a token and the target's.
     """
 
     variant: str
@@ -158,28 +162,46 @@ class Summary:
     reached: tuple[int, ...] = ()
 
     @property
+    def finding(self) -> str:
+        """What its speed shows: a `Difference`, "nothing drafted" or "few accepted"; empty if nothing was measured.
+
+        If few draft tokens were accepted, only time lost on drafts can make a difference: a higher speed is chance.
+        """
+        if self.acceptance_rate is None:
+            return "nothing drafted" if self.tokens_per_s else ""
+        if self.speedup is None:
+            return ""
+        hardly = self.tokens_per_step is not None and self.tokens_per_step < _HARDLY
+        return "few accepted" if hardly and self.speedup.difference != "slower" else self.speedup.difference
+
+    @property
     def ran_alone(self) -> bool:
-        """Whether hardly a token came from a draft."""
-        return (self.tokens_per_step or 1.0) < 1.02
+        """Whether its speed is the target's own."""
+        return self.finding in ("nothing drafted", "few accepted")
 
     @property
     def claimed(self) -> Interval | None:
-        """The speedup, unless hardly a token came from a draft: then a higher speed than the target's is chance."""
-        return None if self.ran_alone and self.speedup and self.speedup.difference != "slower" else self.speedup
+        """The speedup, if it may be shown: something was drafted, and the interval excludes 1."""
+        return self.speedup if self.finding in ("faster", "slower") else None
+
+    @property
+    def bounds(self) -> str:
+        """The interval of the speedup; empty where there is none, or where drafts can't have made the difference."""
+        return "" if self.speedup is None or self.ran_alone else self.speedup.bounds
 
     @property
     def firm_positions(self) -> int:
-        """How many of `per_position` rest on enough drafts; of a result too old to tell, all."""
+        """How many of `per_position` come from enough drafts. Older results don't show it; there, all count."""
         return sum(count >= FEW_DRAFTS for count in self.reached) if self.reached else len(self.per_position)
 
     @property
     def pass_cost(self) -> float | None:
-        """What a pass with its draft costs, in passes of the target alone: the tokens of a pass over the speedup."""
+        """What a pass and its draft cost, in passes of the target alone: tokens per step divided by the speedup."""
         return self.tokens_per_step / self.claimed.mean if self.tokens_per_step and self.claimed else None
 
 
 def acceptance_by_position(answers: Sequence[Trial | Metrics]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """By position in a draft: how many drafts reached it, and the share of these that was accepted up to there."""
+    """By position in a draft: how many drafts reached it, and the share of them that was accepted up to there."""
     reached, kept = (
         [sum(counts) for counts in zip_longest(*(getattr(answer, name) for answer in answers), fillvalue=0)]
         for name in ("reached", "kept")
@@ -198,7 +220,9 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
     def total(name: str) -> float:
         return float(sum(getattr(trial, name) for trial in mine))
 
-    speed = _median([trial.tokens_per_s for trial in mine if trial.tokens_per_s])
+    speeds = by_prompt((trial.prompt, trial.tokens_per_s) for trial in mine if trial.tokens_per_s)
+    speed = statistics.geometric_mean(speeds.values()) if speeds else None
+    drafted = any(trial.drafted for trial in mine)
     parts = {"draft": "draft_s", "verify": "verify_s", "sample": "sample_s", "other": "overhead_s"}
     decode = total("decode_s")
     reached, per_position = acceptance_by_position(mine)
@@ -213,9 +237,7 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
         tpot_ms=_ratio(1000, speed or 0),
         acceptance_rate=_ratio(total("accepted"), total("drafted")),
         tokens_per_step=_ratio(sum(max(len(trial.tokens) - 1, 0) for trial in mine), total("steps")),
-        speedup=None
-        if variant == baseline
-        else geometric_interval([*paired_ratios(chosen, variant, baseline).values()]),
+        speedup=geometric_interval([*paired_ratios(chosen, variant, baseline).values()]) if drafted else None,
         per_position=per_position,
         shares={name: total(part) / decode for name, part in parts.items()} if decode else {},
         distance_per_token=sum(distances) / max(tokens, 1) if distances else None,
@@ -229,85 +251,3 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverallVerdict:
-    """Does drafting pay?
-
-    variant: the best one that drafts, None if none was measured; speedup: its own; lossy: whether it is. winner: the
-    variant to use, which may be the target alone; None if the measurements do not decide. ranking: all variants, the
-    fastest first.
-    """
-
-    pays: Pays
-    variant: str | None = None
-    speedup: Interval | None = None
-    winner: str | None = None
-    lossy: bool = False
-    ranking: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """The verdict in one line, as a headline."""
-        if self.pays == "wrong":
-            return "Wrong: answers are not the target's own"
-        if self.pays == "nothing drafted":
-            return "No: nothing was drafted"
-        if self.speedup is None:
-            return "Not measured: no answer was long enough"
-        text = f"{self.pays.capitalize()}: {self.speedup}"
-        if self.pays == "too few prompts":
-            return text + (" over 1 prompt" if self.speedup.count == 1 else f" over {self.speedup.count} prompts")
-        return text + (" at best" if self.pays == "no" and len(self.ranking) > 2 else "")
-
-    @property
-    def sentence(self) -> str:
-        """What the headline is about."""
-        several = len(self.ranking) > 2
-        no = (
-            f"No way measured is faster than the target alone; {self.variant} comes closest."
-            if several
-            else f"{self.variant} is not faster than the target alone."
-        )
-        return {
-            "yes": f"{self.variant} is faster than the target alone"
-            + (", and the fastest way measured." if several else ".")
-            + (" It is LOSSY: it has not the target's distribution." if self.lossy else ""),
-            "no": no,
-            "inconclusive": f"{self.variant} may be faster or slower than the target alone: the interval is too wide.",
-            "too few prompts": f"{self.variant}: an interval takes 3 prompts or more, "
-            "and without one nothing is claimed.",
-            "nothing drafted": f"{self.variant} ran the target alone, as drafts did not pay or there were none.",
-            "wrong": "No way measured gives the target's own answers. This is a bug in specdec: please report it.",
-            "not measured": "There is nothing to compare: no way of drafting has a speed to set against the target's.",
-        }[self.pays]
-
-
-def overall_verdict(
-    overall: Sequence[Summary], baselines: Mapping[str, str], wrong: Collection[str] = ()
-) -> OverallVerdict:
-    """overall: each variant's figures over all prompts. baselines: by variant. wrong: variants with wrong answers.
-
-    Those cannot win, nor can those that drafted nothing; a lossy one wins only where no other was measured.
-    """
-    idle = {name for name, baseline in baselines.items() if name == baseline} | {
-        e.variant for e in overall if e.ran_alone
-    }
-    speeds = {each.variant: each.claimed.mean if each.claimed else float(each.variant in idle) for each in overall}
-    ranking = tuple(sorted(speeds, key=lambda variant: -speeds[variant]))
-    measured = {each.variant: each.speedup for each in overall if each.speedup}
-    right = {variant: speedup for variant, speedup in measured.items() if variant not in wrong}
-    if not right:
-        return OverallVerdict(pays="wrong" if measured else "not measured", ranking=ranking)
-    lossy = {each.variant for each in overall if each.distance_per_token is not None}
-    drafted = {variant: speedup for variant, speedup in right.items() if variant not in idle}
-    if not drafted:
-        best = max(right, key=speeds.__getitem__)
-        return OverallVerdict(pays="nothing drafted", variant=best, winner=baselines.get(best), ranking=ranking)
-    exact = {variant: speedup for variant, speedup in drafted.items() if variant not in lossy} or drafted
-    kind, pays = next((kind, pays) for kind, pays in _DECISIVE if kind in {each.difference for each in exact.values()})
-    best = max((variant for variant in exact if exact[variant].difference == kind), key=speeds.__getitem__)
-    winner = best if pays == "yes" else baselines.get(best) if pays == "no" else None
-    return OverallVerdict(
-        pays=pays, variant=best, speedup=exact[best], winner=winner, lossy=best in lossy, ranking=ranking
-    )

@@ -19,18 +19,18 @@ ALONE = "target alone"
 _CUTS = ("top_k", "top_p", "min_p")
 _SAMPLING = options_of(SamplingOptions)
 _VARIABLE = {name for name in options_of(SpeculativeConfig) if name not in ("bitwise", "ngram_corpus")} | {*_SAMPLING}
-"""What may differ between variants: nothing that would need other models, contexts or lengths of answer."""
+"""What may differ between variants: nothing that needs other models, contexts or answer lengths."""
 _LENGTH = ("k", "draft-tokens", "draft_tokens")
 
 
 def parse_variants(
     base: Settings, versus: Iterable[str], sweeps: Sequence[str], draft_named: bool = False
 ) -> list[Variant[Settings]]:
-    """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep. A sweep of lengths
-    ends with k=auto. All but the drafter `model` are named.
+    """The baselines, then the user's settings (unless there is a sweep), then the variants of --vs and --sweep.
 
-    Each is measured against the target alone with its own sampling. draft_named: whether the user named a draft model,
-    which is then used by all. Raises UsageError on a variant that does not parse.
+    A sweep of lengths ends with k=auto. A name says the drafter unless it is `model`. Each variant is measured against
+    the target alone with the same sampling. draft_named: whether the user named a draft model, which all variants then
+    use. Raises UsageError on a variant that doesn't parse.
     """
     named: dict[str, Settings] = {} if sweeps else {_name_of(base): base}
     for text in versus:
@@ -61,7 +61,7 @@ def _require_one_draft(drafting: Iterable[Settings], draft_named: bool) -> None:
     if len(kinds) > 1 and not draft_named:
         raise UsageError(
             "the variants would need two draft models: one for model, one for self",
-            "Measure them in two comparisons (--save NAME, then --against NAME), or name one draft for both with -md.",
+            "Run compare twice (--save NAME, then --against NAME), or name one draft for both with -md.",
         )
 
 
@@ -75,13 +75,15 @@ def _name_of(settings: Settings) -> str:
 
 
 def _with_drafter(text: str, settings: Settings) -> str:
-    """A variant as it was written, after its drafter where the text does not name it."""
+    """A variant as the user wrote it, with its drafter in front if the text doesn't name it."""
     unsaid = settings.drafter not in ("model", "none") and "drafter" not in text
     return f"{settings.drafter}, {text}" if unsaid else text
 
 
 def _baseline_name(base: Settings, settings: Settings) -> str:
-    """One baseline for each kind of sampling, named by what is special about it; greedy knows no cuts."""
+    """The name of the baseline with the same sampling. It shows how that differs from the user's; greedy sampling
+    ignores top-k, top-p and min-p.
+    """
     special = [
         f"{flag_of(name)}={getattr(settings, name):g}"
         for name in _SAMPLING
@@ -104,7 +106,7 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
         name = "draft_tokens" if key == "k" else name_of(key)
         if name not in _VARIABLE:
             keys = ["k", *map(flag_of, sorted(_VARIABLE))]
-            raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "What can"))
+            raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "These can"))
         changes[name] = check_value(name, value, text=True)
     changed = replace(base, **changes)
     if changed.chain.drafts_itself and not base.chain.drafts_itself and not draft_named:

@@ -1,4 +1,4 @@
-"""Settings from their layers: flag or SPECDEC_* variable, the user's config.yaml, the profile, the default."""
+"""Merges settings from their layers: flag or SPECDEC_* variable, config.yaml, profile, default."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from specdec_cli.user_files import check_keys, config_dir, expanded, read_mappin
 
 
 def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
-    """The settings of a run, with files for models; for what is given, and what it raises, see `merged`. DownloadError
-    on a model that has not been pulled.
+    """The settings of a run, with models as file paths. Takes the arguments and raises the errors of `merged`, and
+    DownloadError if a model hasn't been pulled.
     """
     settings, layers, named = merged(profile, given)
     if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
         pair = pulled_pairs.readable(str(named))
-        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
+        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # use the pulled commit
             target_path, draft_path = pair.paths()
             draft = str(draft_path) if draft_path else None
             settings = _with_small(replace(settings, target=str(target_path), draft=draft))
@@ -39,11 +39,11 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
 
 
 def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[dict[str, Any]], Any]:
-    """Merge the layers: the settings, with models as they were named; the layers, the strongest first; and the profile
-    that counts, if any. given: what the command line and the environment say, None where they say nothing.
+    """Merge the layers. Returns the settings, with models as the user named them; the layers, the strongest first; and
+    the profile used, if any. given: the command line and the environment, with None for what they don't set.
 
-    With neither models nor a profile named, the bundled demo pair is used. Raises UsageError on unknown or senseless
-    values, SpecdecError on an unknown profile.
+    Without models and a profile, it uses the bundled demo pair. Raises UsageError on unknown keys and invalid values,
+    SpecdecError on an unknown profile.
     """
     config_file = config_dir() / "config.yaml"
     config = read_mapping(config_file) if config_file.is_file() else {}
@@ -51,7 +51,7 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
     config = _checked(config, config_file)
     given = {name: value for name, value in given.items() if value is not None}
     named = profile or config_profile
-    if profile:  # -p sets both models, and beats config.yaml
+    if profile:  # -p sets both models and overrides config.yaml
         config = {name: value for name, value in config.items() if name not in ("target", "draft")}
     layers = [given, config]
     target = given.get("target") or config.get("target")
@@ -63,7 +63,7 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
         named = target
         for layer in layers:
             layer.pop("target", None)
-    for layer in layers:  # a profile may stand for a draft model: that is the profile's draft
+    for layer in layers:  # a profile's name for a draft means the profile's draft
         if layer.get("draft") in profiles.names():
             layer["draft"] = _profile_layer(layer["draft"]).get("draft")
     if named is not None:
@@ -72,8 +72,8 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
 
 
 def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
-    """The same with the heads that the files have, if no layer names a drafter: those of the draft's file, or without
-    a draft the target's own.
+    """Draft with the heads in the files, unless a layer names a drafter: the draft file's heads, or the target's own
+    without a draft.
     """
     if any(layer.get("drafter") not in (None, AUTO) for layer in layers):
         return settings
@@ -81,7 +81,7 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
     with suppress(SpecdecError, UsageError):  # loading the file reports it
         header = read_header(Path(settings.draft or settings.target))
         kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
-    if kind and kind != "medusa":  # which needs nothing that llama.cpp hides
+    if kind and kind != "medusa":  # Medusa needs no extension of llama.cpp
         from specdec_cli.llama import extensions
 
         kind = "" if extensions.missing() else kind
@@ -91,15 +91,15 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
 def _merge(layers: list[dict[str, Any]]) -> Settings:
     said = ({name: value for name, value in layer.items() if value is not None} for layer in layers)
     merged: dict[str, Any] = dict(ChainMap(*said))
-    if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
+    if merged.get("seed") is not None or merged.get("bitwise"):  # with a fixed seed, the text must be reproducible
         merged.setdefault("accept", "coupled")
     values = {name: check_value(name, value) for name, value in merged.items()}
     settings = Settings(**values)
-    return settings if _draft_stands(layers) else replace(settings, draft=None)
+    return settings if _draft_fits(layers) else replace(settings, draft=None)
 
 
-def _draft_stands(layers: list[dict[str, Any]]) -> bool:
-    """Whether the draft named is for the drafter named: a pair's draft is not the copy that `self` drafts with."""
+def _draft_fits(layers: list[dict[str, Any]]) -> bool:
+    """Whether the draft fits the drafter: `self` needs a copy of the target, not the draft of a weaker layer."""
     for i, layer in enumerate(layers):
         drafter = check_value("drafter", layer.get("drafter"))
         if drafter and drafter != AUTO:
@@ -109,7 +109,7 @@ def _draft_stands(layers: list[dict[str, Any]]) -> bool:
 
 
 def _located(settings: Settings, command: str) -> Settings:
-    """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
+    """Replace references to the Hub by paths. Skips a draft that the drafter doesn't need."""
     settings = _with_small(replace(settings, target=str(locate(settings.target, command))))
     if settings.draft is None or not settings.chain.needs_model:
         return with_made_draft(settings)
@@ -117,7 +117,7 @@ def _located(settings: Settings, command: str) -> Settings:
 
 
 def _with_small(settings: Settings) -> Settings:
-    """The same with the second draft model, if it is needed, as a path."""
+    """Replace the second draft model by its path, if the drafter needs it."""
     if settings.draft_small is None or not settings.chain.needs_small:
         return settings
     command = shlex.join(["specdec", "pull", "--target", settings.draft_small])
@@ -125,7 +125,7 @@ def _with_small(settings: Settings) -> Settings:
 
 
 def with_made_draft(settings: Settings) -> Settings:
-    """The same, for `self` without a draft with the one last made of the target, if there is one."""
+    """For `self` without a draft, add the draft last made from the target, if there is one."""
     if settings.draft is not None or not settings.chain.drafts_itself:
         return settings
     draft = made_drafts.find(Path(settings.target))
@@ -147,12 +147,12 @@ def _profile_layer(name: str) -> dict[str, Any]:
 
 
 def settings_of(profile: Profile) -> dict[str, Any]:
-    """A profile's settings by the names of options. Raises UsageError on one that does not exist or makes no sense."""
+    """A profile's settings, by option name. Raises UsageError on unknown options and invalid values."""
     return _checked(profile.settings, profile.folder / f"{profile.name}.yaml")
 
 
 def _checked(values: dict[Any, Any], path: Path) -> dict[str, Any]:
-    """What a file says of options, by their names and of their types."""
+    """A file's options, by name and converted to their types."""
     named = {name_of(key) if isinstance(key, str) else key: value for key, value in values.items()}
     check_keys(named, OPTIONS, path)
     try:
@@ -162,15 +162,15 @@ def _checked(values: dict[Any, Any], path: Path) -> dict[str, Any]:
 
 
 def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
-    """Raise UsageError if an option was typed that none of the drafters asked for uses.
+    """Raise UsageError if the user typed an option that none of the drafters uses.
 
-    `none` takes all of them: it turns a command into its own baseline.
+    `none` allows all of them, so that adding it to a command gives the baseline.
     """
     chains = [way.chain for way in ways]
     if all(chain.names == ("none",) for chain in chains):
         return
     for name, need, user, add in (
-        ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
+        ("ngram_corpus", "reads_texts", "the drafter ngram", "ngram, or ngram+model"),
         ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
         ("lora_draft", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),

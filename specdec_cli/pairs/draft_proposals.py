@@ -1,4 +1,4 @@
-"""Small models that may draft for a target: candidates by the tokenizer in its header, and which of them fit."""
+"""Proposes small models that may draft for a target, by the tokenizer in its header."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from specdec_cli.user_files import bundled_dir, parse_yaml
 
 _MAX_PROPOSALS = 5
 _LARGEST_SHARE = 0.5
-"""Of the target's parameters, and of its bytes: above it no draft pays."""
+"""The draft's share of the target's parameters, and of its bytes, above which it isn't proposed."""
 _BEST_RATIO = 0.05
-"""Proposals are ranked by how near their share of the target's parameters comes to this: pairs with published gains
-have 1 to 15 per cent, smaller drafts agree less often, larger ones cost too much."""
+"""The best share of the target's parameters, by which proposals are ranked. Pairs with published gains have 1 to 15
+percent; smaller drafts agree less often, larger ones cost too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models with one tokenizer. architectures, pre: as headers name them. drafts: references, the usual first."""
+    """Models with the same tokenizer. architectures, pre: as in headers. drafts: references, the most common first."""
 
     family: str
     architectures: list[str]
@@ -47,8 +47,8 @@ class DraftProposal:
 
 
 def proposals(source: ModelSource, notes: list[str]) -> list[DraftProposal]:
-    """Drafts at most half as large whose headers have the target's tokenizer, the likeliest to pay first; none, if
-    none is known. notes: what the user should know is added to it.
+    """Known drafts with the target's tokenizer and at most half its size, the likeliest to pay first. notes: notes for
+    the user are added to it.
     """
     target = source.header
     found: list[DraftProposal] = []
@@ -58,7 +58,7 @@ def proposals(source: ModelSource, notes: list[str]) -> list[DraftProposal]:
     for name in [*heads, *candidates(target, source.name)][:_MAX_PROPOSALS]:
         try:
             draft = read_source(name, notes, here_first=True).header
-        except SpecdecError as error:  # the user has not named it
+        except SpecdecError as error:  # the user didn't ask for this model
             failure = failure or error
             continue
         looked_at += 1
@@ -68,7 +68,7 @@ def proposals(source: ModelSource, notes: list[str]) -> list[DraftProposal]:
         if small and verdict in ("identical", "compatible"):
             found.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
     if failure and not looked_at:
-        notes.append(f"the drafts that are known for {source.name} cannot be read: {failure}")
+        notes.append(f"the known drafts for {source.name} cannot be read: {failure}")
     return sorted(found, key=lambda proposal: abs(math.log(max(proposal.ratio, 1e-9) / _BEST_RATIO)))
 
 

@@ -1,4 +1,4 @@
-"""`load`: a pair by its names, in memory."""
+"""`load`: loads a pair by name."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def load(
     rpc: str | None = None,
     rpc_insecure: bool | None = None,
 ) -> Engine:
-    """Load a pair: a profile's, or the target and draft named; with neither, the bundled one.
+    """Load a profile's pair, or a target and a draft; with neither, the bundled pair.
 
-    Models are named as on the command line: a path, REPO:QUANT, REPO/FILE.gguf or a profile. What is not given comes
-    from the user's config.yaml, the profile, the defaults. speculative, sampling: what answers go by unless a call
-    says otherwise. ctx: tokens of context; without it, as many as the longest prompt and answer so far need. The
-    other arguments are the options of `specdec run` with the same names.
+    Models are named as on the command line: a path, REPO:QUANT, REPO/FILE.gguf or a profile. Options that you don't set
+    come from config.yaml, the profile, or the defaults. speculative, sampling: the defaults for calls. ctx: tokens of
+    context; by default, as many as the longest prompt and answer so far need. The other arguments are the options of
+    `specdec run` with the same names.
 
-    Raises UsageError on senseless values, DownloadError on a model that is not on this machine, IncompatiblePair on
-    different tokenizers, SpecdecError on files that cannot be used; each has a `hint`.
+    Raises UsageError on invalid values, DownloadError if a model isn't on this machine, IncompatiblePair if the
+    tokenizers don't fit, SpecdecError on files that can't be used. Each has a `hint`.
     """
     given = {name: value for name, value in locals().items() if name in options_of(ModelOptions)}
     models = {name: str(path) if isinstance(path, Path) else path for name, path in given.items()}

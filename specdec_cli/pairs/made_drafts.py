@@ -1,4 +1,4 @@
-"""Which draft was made of which target, so that `--drafter self` finds it. Only files that are still the same count."""
+"""Records which draft was made from which target, for `--drafter self`. Drafts of changed files are ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec_cli.user_files import config_dir
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A file by what shows that it has not changed. changed: its modification time in nanoseconds."""
+    """A file, to detect changes. size: bytes. changed: modification time in nanoseconds."""
 
     path: str
     size: int
@@ -36,18 +36,18 @@ _DRAFTS = JsonStore(lambda: config_dir() / "drafts", MadeDraft, "Make the draft 
 
 
 def path_of(target: Path) -> Path:
-    """The file that records the draft made of a target."""
+    """The file that records the draft made from a target."""
     target = target.resolve()
     return _DRAFTS.path(record_name((target.stem,), str(target)))
 
 
 def remember(target: Path, draft: Path, how: str) -> None:
-    """Note that `draft` was made of `target`, in place of an older one. Raises SpecdecError if it can't be written."""
+    """Record the draft made from a target, replacing an older one. Raises SpecdecError if it can't be written."""
     _DRAFTS.save(path_of(target).stem, MadeDraft(_parts(target), _parts(draft), how))
 
 
 def find(target: Path) -> Path | None:
-    """The draft last made of a target; None if either file is another by now. Raises SpecdecError on damage."""
+    """The draft last made from a target; None if either file has changed. Raises SpecdecError on a damaged record."""
     if (made := _DRAFTS.load(path_of(target).stem)) is None:
         return None
     draft = Path(made.draft[0].path)

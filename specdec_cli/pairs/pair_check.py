@@ -1,4 +1,4 @@
-"""Two models compared by their headers: tokenizers, sizes, memory, and whether the pair is likely to pay."""
+"""Compares two models by their headers: tokenizers, sizes, memory, and whether the pair is likely to pay."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from specdec_cli.pairs.sources import ModelSource, is_profile, model_name, read_
 from specdec_cli.user_files import format_bytes
 
 CONTEXT = 4096
-"""Tokens of context for which memory is estimated, unless another number is given."""
+"""The default context, in tokens, for memory estimates."""
 LARGEST_RATIO = 0.13
-"""Above this share of the target's parameters a draft rarely pays."""
-_GPU_BUFFERS = 256 << 20  # an allowance for each model's buffers on a GPU, where nothing finer was measured
+"""The draft's share of the target's parameters above which it rarely pays."""
+_GPU_BUFFERS = 256 << 20  # an estimate of each model's buffers on a GPU
 
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
@@ -30,7 +30,7 @@ Place = Literal["gpu", "both", "main", "none", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """One model by its header, and the bytes of memory that it takes. path, remote: here, or on the Hub."""
+    """One model by its header, with sizes in bytes. path: on this machine; remote: on the Hub."""
 
     name: str
     architecture: str
@@ -51,7 +51,7 @@ class ModelSummary:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """Bytes that a pair needs, bytes that are free (gpu: 0 without one; main: None if unknown), and where it fits."""
+    """The bytes that a pair needs, the bytes free (gpu: 0 without one; main: None if unknown), and where it fits."""
 
     needed: int
     gpu: int
@@ -61,10 +61,10 @@ class MemoryFit:
 
 @dataclass(frozen=True, slots=True)
 class PairCheck:
-    """Two models compared by their headers. n_shared: ids from 0 on that both have; n_differing: those whose text or
-    type differs. ratio: the draft's parameters over the target's, of experts those in use. rounding: which passes of
-    the target agree bit for bit; None for a target on the Hub. overlap: of a translatable pair, which share of the
-    draft's tokens the target has, too.
+    """The comparison of two models by their headers. n_shared: number of ids, from 0, in both. n_differing: how many of
+    them differ in text or type. ratio: the draft's active parameters over the target's. rounding: which passes of the
+    target agree bit for bit; None for a target on the Hub. overlap: for a translatable pair, the share of the draft's
+    tokens that the target also has.
     """
 
     verdict: Compatibility
@@ -83,7 +83,7 @@ class PairCheck:
     overlap: float | None = None
     notes: tuple[str, ...] | UnsetType = UNSET
     opinions: tuple[str, ...] = ()
-    """The old name of `advice` in --json, which scripts may read."""
+    """The old name of `advice` in --json, kept for scripts."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "opinions", self.advice)
@@ -93,7 +93,7 @@ class PairCheck:
 class FreeMemory:
     """Bytes free on this machine: on GPUs that llama.cpp can use (0 if none), and main memory (None if unknown).
 
-    repacked: the tensor types of which llama.cpp makes a copy in main memory.
+    repacked: the tensor types that llama.cpp copies into main memory.
     """
 
     gpu: int
@@ -108,7 +108,7 @@ class FreeMemory:
         return cls(sum(gpus), host.available_memory(), library.repacked_types())
 
     def place(self, needed: int) -> Place:
-        """Where so many bytes fit."""
+        """Where `needed` bytes fit."""
         if self.gpu and needed <= self.gpu:
             return "gpu"
         if self.main is None:
@@ -119,13 +119,13 @@ class FreeMemory:
 
 
 def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTEXT) -> PairCheck:
-    """Compare two models, each a file, a model on the Hub or a profile; without a draft, the two of a profile.
+    """Compare two models, each a file, a model on the Hub or a profile. Without a draft, compare those of a profile.
 
-    Raises UsageError if no draft is named, DownloadError if the Hub does not deliver, SpecdecError if a file is no
-    model. An incompatible pair is a result, not an error.
+    Raises UsageError if there is no draft, DownloadError if the Hub fails, SpecdecError if a file isn't a model.
+    An incompatible pair is a result, not an error.
     """
     if draft is None and not is_profile(target):
-        raise UsageError("no draft was named to compare with", "Name one after the target, or a profile alone.")
+        raise UsageError("there is no draft to compare with", "Name one after the target, or name only a profile.")
     notes: list[str] = []
     names = model_name(target, "target"), model_name(draft or target, "draft")
     first, second = (read_source(name, notes, here_first=True) for name in names)
@@ -154,7 +154,7 @@ def compare_sources(
     if target.path:
         from specdec_cli.engine.pass_costs import known_agreement
 
-        rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise does it")
+        rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise measures it")
     advice = () if comparison.verdict == "incompatible" else advice
     counts = comparison.n_shared, comparison.n_differing
     tokenizers = comparison.verdict, comparison.reason, *counts, comparison.llama_cpp_accepts, comparison.checks
@@ -163,7 +163,7 @@ def compare_sources(
 
 
 def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary:
-    """What a header says of a model. Its context is no longer than what it was trained on."""
+    """A model's figures from its header. The context is limited to the training context."""
     header = source.header
     n_layers, n_ctx_train = (header.count(key) or None for key in ("block_count", "context_length"))
     needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), free.repacked)
@@ -177,20 +177,20 @@ def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary
 def _of_ratio(ratio: float) -> str:
     share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
     if ratio >= 1:
-        return f"{share}: it will slow the target down"
+        return f"{share}: too large to pay"
     if ratio > LARGEST_RATIO:
-        return f"{share}: above about {LARGEST_RATIO:.0%} it rarely pays, for it has to be right nearly always"
-    return f"{share}: small enough to pay where the two agree"
+        return f"{share}: above about {LARGEST_RATIO:.0%} it rarely pays, because it must almost always be right"
+    return f"{share}: small enough to pay if the two often agree"
 
 
 def _of_heads(target: Header, draft: Header) -> list[str]:
     advice = []
     if head_of(target) == "mtp":
         layers = target.setting("nextn_predict_layers")
-        said = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
-        advice.append(f"the target has {said} of its own: --drafter ngram+mtp drafts with that, without another file")
+        what = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
+        advice.append(f"the target has {what} and can draft without another file: --drafter ngram+mtp")
     if (kind := head_of(draft)) and is_head_alone(draft):
-        advice.append(f"the draft is heads for a target's hidden rows: --drafter ngram+{kind}")
+        advice.append(f"the draft is a file of heads: --drafter ngram+{kind} drafts with them")
     return advice
 
 
@@ -199,13 +199,13 @@ def _of_kind(target: Header) -> list[str]:
     used, total = target.count("expert_used_count"), target.count("expert_count")
     if any("_exps." in name for name in target.by_name) and used and total:
         advice.append(
-            f"the target is a mixture of experts, {used} of {total} for each token: verifying several tokens reads "
-            "more experts than writing one, so it gains less than a dense model"
+            f"the target is a mixture of experts and uses {used} of {total} for each token: verifying several tokens "
+            "reads more experts than generating one, so it gains less than a dense model"
         )
     recurrent = (".ssm.", ".wkv.", ".shortconv.")
     if any(key.endswith("full_attention_interval") or any(k in key for k in recurrent) for key in target.metadata):
         advice.append(
-            "the target keeps a recurrent state, which cannot be rewound: rejected drafts cost a snapshot or a replay"
+            "the target has a recurrent state that cannot be rewound: rejected drafts cost a snapshot or a replay"
         )
     return advice
 
@@ -215,8 +215,8 @@ def _of_context(target: ModelSummary, draft: ModelSummary) -> list[str]:
     if not (trained and less and less < trained):
         return []
     return [
-        f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: of longer texts the draft "
-        "remembers the first and the latest tokens"
+        f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: in longer texts the draft "
+        "keeps only the first and the latest tokens"
     ]
 
 
@@ -224,11 +224,11 @@ def _of_memory(memory: MemoryFit) -> list[str]:
     needed, gpu = format_bytes(memory.needed), format_bytes(memory.gpu)
     if memory.fits == "both":
         return [
-            f"both need {needed}, the GPU has {gpu} free: give fewer target layers to it (-ngl), and try the draft "
-            "on the CPU (-ngld 0)"
+            f"both need {needed}, but the GPU has {gpu} free: put fewer target layers on it (-ngl), or the draft on "
+            "the CPU (-ngld 0)"
         ]
     if memory.fits == "none":
         where = f"{gpu} of GPU memory and " if memory.gpu else ""
         where += f"{format_bytes(memory.main or 0)} of main memory"
-        return [f"both need {needed}, and this machine has {where} free: choose a smaller quantisation or target"]
+        return [f"both need {needed}, but this machine has {where} free: choose a smaller quantisation or target"]
     return []

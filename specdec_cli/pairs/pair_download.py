@@ -28,7 +28,7 @@ from specdec_cli.user_files import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile(RemoteFile):
-    """A file on the Hub, and what the cache has of it: all, or so many bytes."""
+    """A file on the Hub and its state in the cache. here: whether it is complete. begun: bytes downloaded so far."""
 
     here: bool
     begun: int
@@ -37,7 +37,7 @@ class PlannedFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A model of a pair, here or on the Hub; there, its files are planned ones."""
+    """A model of a pair. remote: on the Hub, with `PlannedFile`s; otherwise path: on this machine."""
 
     name: str
     path: str | None
@@ -50,7 +50,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class DownloadPlan:
-    """What a download would fetch, in bytes. recorded: whether the pair would be kept under its name."""
+    """What a download would fetch. Sizes are in bytes. recorded: whether the pair would be recorded under its name."""
 
     name: str
     recorded: bool
@@ -70,7 +70,7 @@ class DownloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """A pair that is on this machine. name: None if it is not recorded. paths: by role. run: the command for it."""
+    """A pair on this machine. name: None if it isn't recorded. paths: by role. run: the command that runs it."""
 
     name: str | None
     already: bool
@@ -84,11 +84,11 @@ class DownloadResult:
 
 
 class PairDownload:
-    """One pair to download: a profile's, or of models named as in `check`.
+    """The download of one pair: a profile's, or a target and a draft.
 
-    target, draft: the models' names. A target without a draft needs one: `proposals`, then `choose`. save_as: the
-    pair's name, or one is made of the files' names. check: what is here already counts only if its checksum is right.
-    Raises UsageError if that names no pair or two.
+    target, draft: the models' names. For a target without a draft, call `proposals` and `choose`. save_as: the pair's
+    name, by default from the files' names. check: whether to verify the checksums of files that are already here.
+    Raises UsageError unless the arguments name exactly one pair.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class PairDownload:
         save_as: str | None = None,
         check: bool = False,
     ) -> None:
-        if name and references.parse(name) and not target:  # a target, without the flag
+        if name and references.parse(name) and not target:  # a target without --target
             name, target = None, name
         if name and (target or draft):
-            raise UsageError("a profile was named and models too", "Give a profile, or --target with --draft.")
+            raise UsageError("both a profile and models were named", "Give a profile, or --target with --draft.")
         if name and save_as:
-            raise UsageError("a profile has its name already", "Leave out --as, or name the models.")
+            raise UsageError("a profile already has a name", "Leave out --as, or use --target instead of the profile.")
         if name:
             profile = profiles.load(name)
-            settings_of(profile)  # for what it may raise
+            settings_of(profile)  # raises on invalid settings
             self.name, self.target, self.draft = name, str(profile.model("target")), profile.model("draft")
         elif target:
             self.name, self.target = save_as or "", _checked(target, "target")
@@ -115,7 +115,7 @@ class PairDownload:
             if self.name:
                 self._check_name()
         else:
-            raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
+            raise UsageError("no profile or model was named", "Name a profile (see specdec ls), or use --target.")
         self.needs_draft = not name and not self.draft
         self.notes: list[str] = []
         self._check = check
@@ -126,21 +126,21 @@ class PairDownload:
     def _check_name(self) -> None:
         models = tuple(model for model in (self.target, self.draft) if model)
         if not all(map(references.parse, models)):
-            raise UsageError("only a pair that is all on the Hub is kept under a name", "Leave out --as.")
+            raise UsageError("--as needs models that are all on the Hub", "Leave out --as.")
         if not pulled_pairs.is_free(pulled_pairs.check_name(self.name), models):
             raise UsageError(f"{self.name!r} is the name of another pair", "Choose another name with --as.")
 
     def existing(self) -> DownloadResult | None:
-        """The pair, if it was pulled before and is still there, whole."""
+        """The pair, if it has been pulled and its files are complete."""
         for name in pulled_pairs.names():
-            pair = pulled_pairs.readable(name)  # one that is damaged is written anew
+            pair = pulled_pairs.readable(name)  # a damaged record is written again
             same = pair and self.name in ("", name) and pair.references == (self.target, self.draft)
             if pair and same and pair.is_here() and all(self._is_here(*file) for file in pair.files()):
                 return self._result(pair, [path for path in pair.paths() if path], 0)
         return None
 
     def _is_here(self, model: RemoteModel, file: RemoteFile) -> bool:
-        """Whether a file need not be downloaded. What has been checked once is not read again."""
+        """Whether a file is complete. Verifies each checksum at most once."""
         if not cache.is_here(model, file):
             return False
         if self._check and file.digest not in self._right:
@@ -161,17 +161,17 @@ class PairDownload:
         return source
 
     def proposals(self) -> list[DraftProposal]:
-        """Drafts for the target, the likeliest to pay first; none, if none is known."""
+        """Known drafts for the target, the likeliest to pay first."""
         return draft_proposals.proposals(self.read_target(), self.notes)
 
     def choose(self, draft: str | None) -> None:
-        """None: the target alone."""
+        """Set the draft; None for the target alone."""
         self.draft, self.needs_draft = draft, False
 
     def plan(self) -> DownloadPlan:
-        """Compare the pair, and say what a download would fetch, and where to.
+        """Compare the pair and plan its download.
 
-        Raises IncompatiblePair if the tokenizers differ, before any weights are fetched.
+        Raises IncompatiblePair if the tokenizers don't fit, before any weights are fetched.
         """
         target = self.read_target()
         if self.draft and len(self._sources) == 1:
@@ -190,7 +190,7 @@ class PairDownload:
             return replace(plan, to_download=sum(file.size - file.begun for file in plan.files if not file.here))
 
     def _planned(self, source: ModelSource) -> PlannedModel:
-        """A model with what the cache has of its files."""
+        """A model with the state of its files in the cache."""
         remote = source.remote
         if remote:
             planned = [
@@ -210,13 +210,13 @@ class PairDownload:
         return [source.remote for source in self._sources if source.remote]
 
     def run(self, plan: DownloadPlan, progress: DownloadProgress = lambda *_: None) -> DownloadResult:
-        """Fetch what is not here yet, compare what lies on the disk, and record a pair that is all on the Hub.
+        """Download missing files, compare the tokenizers on the disk, and record the pair if it is all on the Hub.
 
-        Raises DownloadError if there is no room or the Hub does not deliver; what has come is kept.
+        Raises DownloadError if there is no room or the Hub fails. Partial downloads are kept.
         """
         if plan.to_download > plan.free:
             needed, free = format_bytes(plan.to_download), format_bytes(plan.free)
-            problem = f"{needed} are to be downloaded, {free} are free in {plan.cache}"
+            problem = f"the download needs {needed}, but {plan.cache} has {free} free"
             raise DownloadError(problem, "Free some space, or set HF_HOME to a larger disk.")
         if plan.recorded:
             pulled_pairs.require_writable()
@@ -249,14 +249,14 @@ def _checked(model: str, role: Literal["target", "draft"]) -> str:
         return str(reference)
     if not (model.endswith(".gguf") and Path(model).is_file()):
         raise UsageError(
-            f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
+            f"{model!r} is neither a model on the Hub nor a file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
     return model
 
 
 def _verdict(paths: Sequence[Path], planned: str | None) -> str:
-    """The verdict on the files as they lie on the disk. planned: that on what the Hub showed of them. Raises
-    IncompatiblePair if they cannot be used together, or are others.
+    """The verdict on the files on the disk. planned: the verdict on their headers on the Hub. Raises IncompatiblePair
+    if they don't fit, or only now turn out to need translation.
     """
     headers = [read_header(path) for path in paths]
     if len(headers) == 1:
@@ -264,13 +264,13 @@ def _verdict(paths: Sequence[Path], planned: str | None) -> str:
     comparison = tokenizer_comparison.compare(*headers)
     comparison.require()
     if comparison.verdict == "translatable" != planned:
-        problem = f"the files that came have other tokenizers than their headers on the Hub: {comparison.reason}"
-        raise IncompatiblePair(problem, "Look at them with specdec check.")
+        problem = f"the tokenizers in the files differ from those in the headers on the Hub: {comparison.reason}"
+        raise IncompatiblePair(problem, "Compare the files with specdec check.")
     return comparison.verdict
 
 
 def _record(name: str, verdict: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
-    """Keep a pair under its name, and make a profile of that name unless there is one."""
+    """Record a pair under its name, and create a profile of that name unless there is one."""
     today = date.today().isoformat()
     old = pulled_pairs.readable(name)
     makes_profile = name not in profiles.names()

@@ -1,4 +1,4 @@
-"""The pairs on this machine and in profiles: all of them, everything about one, and removing one."""
+"""Lists the pairs on this machine and in profiles, shows one, and removes one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specdec_cli.pairs.speeds import Speed
 
 @dataclass(frozen=True, slots=True)
 class PairSummary:
-    """A pair in a list. size: bytes; of a pair that is not here, as its profile states it. pulled: the day."""
+    """A pair in a list. size: bytes; for a pair that isn't here, from its profile. pulled: the date."""
 
     name: str
     target: str
@@ -38,7 +38,7 @@ class PairSummary:
 
 @dataclass(frozen=True, slots=True)
 class PairList:
-    """All pairs. notes: which profiles and records cannot be read."""
+    """All pairs. notes: about profiles and records that can't be read."""
 
     pairs: tuple[PairSummary, ...]
     cache: str
@@ -52,11 +52,11 @@ class PairDetails:
     profile: Profile
     summary: PairSummary
     heads: str = ""
-    """The drafter for which the target has heads of its own."""
+    """The drafter for the target's own heads; empty if it has none."""
 
 
 def list_pairs(here_only: bool = False) -> PairList:
-    """All pairs, those on this machine first, then by the memory they suit and by size."""
+    """All pairs: those on this machine first, then by the memory of suitable machines and by size."""
     pairs, notes = [], []
     loaders: list[tuple[list[str], Callable[[str], object]]] = [
         (profiles.names(), lambda name: pairs.append(_summary(profiles.load(name)))),
@@ -74,9 +74,9 @@ def list_pairs(here_only: bool = False) -> PairList:
 
 
 def pair_details(name: str) -> PairDetails:
-    """A profile, and what is known of it on this machine. Raises UsageError if there is none, or it is wrong."""
+    """A profile and its state on this machine. Raises UsageError if it doesn't exist or is invalid."""
     profile = profiles.load(name)
-    settings_of(profile)  # for what it may raise
+    settings_of(profile)  # raises on invalid settings
     summary = _summary(profile)
     heads = ""
     with suppress(SpecdecError):  # a damaged file
@@ -86,9 +86,9 @@ def pair_details(name: str) -> PairDetails:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemoval:
-    """What removing a pair would do. size: bytes that it frees. kept: files that stay because another pair uses them.
+    """What removing a pair would do. size: bytes freed. kept: files that stay because another pair uses them.
 
-    partial: what an interrupted download left, where there is no pair.
+    partial: the files of an interrupted download, if there is no pair.
     """
 
     pair: PulledPair | None
@@ -97,21 +97,21 @@ class PlannedRemoval:
     partial: tuple[Path, ...]
 
     def run(self) -> int:
-        """Remove it, and return the bytes freed. Raises SpecdecError if a file cannot be removed."""
+        """Remove the pair; return the bytes freed. Raises SpecdecError if a file can't be removed."""
         for path in self.partial:
             path.unlink(missing_ok=True)
         return pulled_pairs.remove(self.pair) if self.pair else self.size
 
 
 def plan_removal(name: str) -> PlannedRemoval:
-    """Raises UsageError if no such pair was pulled, and no download of it was interrupted."""
+    """Raises UsageError if no such pair was pulled and no download of it was interrupted."""
     if pair := pulled_pairs.load(name):
         size, kept = pulled_pairs.removable(pair)
         return PlannedRemoval(pair, size, tuple(kept), ())
     if name in profiles.names() and (partial := _partial_files(profiles.load(name))):
         return PlannedRemoval(None, sum(path.stat().st_size for path in partial), (), tuple(partial))
     known = pulled_pairs.names()
-    hint = user_files.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
+    hint = user_files.suggest(name, known, "Pulled pairs") if known else "No pair has been pulled yet."
     raise UsageError(f"no pair {name!r} has been pulled", hint)
 
 
@@ -145,6 +145,6 @@ def _local_path(model: str) -> Path | None:
 
 
 def _file_size(path: Path) -> int:
-    """Bytes of a model, with all parts of a split one."""
+    """Bytes of a model, including all parts of a split one."""
     parts = [path.with_name(name) for name in part_names(path.name)]
     return sum(part.stat().st_size for part in parts if part.is_file())

@@ -1,6 +1,6 @@
-"""Profiles: named model pairs with the settings that suit them, as YAML files.
+"""Profiles: YAML files of named model pairs with suitable settings.
 
-The bundled ones say where what they claim was seen; the user's own, which override them by name, need only a target.
+Bundled profiles cite their sources. The user's own override bundled ones of the same name and need only a target.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ DEMO = "demo"
 _Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
 _SAVED = "saved by specdec pull, "
 _KINDS = (
-    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like anything "
-    "else), but gated true or false, sizes numbers above 0, sources `- text` and settings `key: value` lines."
+    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text, quoted if they look like "
+    "something else; gated is true or false, sizes are numbers above 0, sources `- text`, settings `key: value` lines."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A pair by name: models on the Hub (`repo:quant`), or files, whose paths count from the profile's own folder.
+    """A pair by name: models on the Hub (`repo:quant`), or files, with paths relative to the profile's folder.
 
-    download_gb: both models. memory_gb: both with a context of 4,096 tokens. fits_gb: the class of machine it suits.
+    download_gb: both models. memory_gb: both, with a context of 4,096 tokens. fits_gb: the memory of suitable machines.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Profile:
         return self.folder != bundled_dir()
 
     def model(self, role: Literal["target", "draft"]) -> str | None:
-        """A reference to the Hub, or the path of a file."""
+        """A reference to the Hub or the path of a file; None without a draft."""
         text = self.target if role == "target" else self.draft
         if text is None:
             return None
@@ -81,12 +81,12 @@ def load(name: str) -> Profile:
         return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, folder=path.parent)
     hint = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
-        hint = "Is it the prompt? It goes without -p, which names a pair (specdec ls)."
+        hint = "If this is the prompt, leave out -p, which names a pair (specdec ls)."
     raise UsageError(f"there is no profile {name!r}", hint)
 
 
 def save(name: str, target: str, draft: str | None, description: str) -> Path:
-    """Write a profile of the user's own; raises SpecdecError if it cannot be written."""
+    """Write a user profile. Raises SpecdecError if it can't be written."""
     import yaml
 
     path = config_dir() / "profiles" / f"{name}.yaml"
@@ -96,7 +96,7 @@ def save(name: str, target: str, draft: str | None, description: str) -> Path:
 
 
 def is_as_saved(name: str) -> bool:
-    """Whether a profile of the user's is still as `save` wrote it."""
+    """Whether a user profile is still as `save` wrote it."""
     try:
         data = read_mapping(config_dir() / "profiles" / f"{name}.yaml")
     except UsageError:

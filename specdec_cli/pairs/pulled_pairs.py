@@ -1,4 +1,4 @@
-"""Pairs that were pulled: which files of which commits they are, kept so that they can be listed and removed."""
+"""Records of pulled pairs: which files of which commits they are, so that they can be listed and removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _File = tuple[RemoteModel, RemoteFile]
 
 @dataclass(frozen=True, slots=True)
 class PulledPair:
-    """A pair in the Hub's cache. verdict: of the tokenizers' comparison. made_profile: pulling also made a profile."""
+    """A pair in the Hub's cache. verdict: on its tokenizers. made_profile: whether pulling it created a profile."""
 
     name: str
     target: RemoteModel
@@ -33,7 +33,7 @@ class PulledPair:
         for model in self.models:
             names = [model.repo, model.commit, *(name for file in model.files for name in (file.name, file.digest))]
             if not model.files or any(map(references.leads_out, names)):
-                raise ValueError(f"impossible names in {model.repo!r:.60}")
+                raise ValueError(f"invalid names in {model.repo!r:.60}")
 
     @property
     def models(self) -> tuple[RemoteModel, ...]:
@@ -47,11 +47,11 @@ class PulledPair:
         return all(cache.is_whole(model, file) for model, file in self.files())
 
     def files(self) -> list[_File]:
-        """Each file once, also where target and draft are the same."""
+        """Each file once, even if target and draft are the same."""
         return list(dict.fromkeys((model, file) for model in self.models for file in model.files))
 
     def paths(self) -> tuple[Path, Path | None]:
-        """The first file of target and draft."""
+        """The first files of the target and the draft."""
         target, *draft = (cache.path_of(model, model.files[0]) for model in self.models)
         return target, draft[0] if draft else None
 
@@ -61,20 +61,20 @@ _PAIRS = JsonStore(lambda: config_dir() / "pulled", PulledPair, _FIX, remade=Fal
 
 
 def require_writable() -> None:
-    """Raise SpecdecError now rather than after gigabytes."""
+    """Raise SpecdecError if the pair can't be recorded, before gigabytes are downloaded."""
     for folder in ("pulled", "profiles"):
         user_files.require_writable(config_dir() / folder)
 
 
-def check_name(name: str, fix: str = "Use letters, digits, '.', '_', '+' and '-', no ending.") -> str:
-    """The name; raises UsageError if it cannot be one of a pair."""
+def check_name(name: str, fix: str = "Use letters, digits, '.', '_', '+' and '-', without a file extension.") -> str:
+    """Return the name. Raises UsageError if a pair can't have it."""
     if not re.fullmatch(r"[\w][\w.+-]{0,150}", name, re.ASCII) or name.endswith((".gguf", ".yaml", ".json")):
         raise UsageError(f"{name!r} cannot be a pair's name", fix)
     return name
 
 
 def name_of(target: RemoteModel, draft: RemoteModel | None = None) -> str:
-    """A name for a pair that was given none: of its two files, with the owner's and more if another pair has it."""
+    """A default name for a pair: from its two files, with the owners or a digest if another pair has that name."""
     models = [model for model in (target, draft) if model]
     asked = tuple(model.reference for model in models)
     stems = "+".join(references.stem(model.files[0].name.rpartition("/")[2])[:60] for model in models)
@@ -86,7 +86,7 @@ def name_of(target: RemoteModel, draft: RemoteModel | None = None) -> str:
 
 
 def is_free(name: str, models: tuple[str, ...]) -> bool:
-    """Whether no profile has a name, or one of the same models has."""
+    """Whether a name is free: no profile has it, or one with the same models."""
     try:
         profile = profiles.load(name) if name in profiles.names() else None
     except SpecdecError:
@@ -99,38 +99,38 @@ def names() -> list[str]:
 
 
 def load(name: str) -> PulledPair | None:
-    """A pair; None if there is none. Raises SpecdecError if its record is damaged."""
-    return _PAIRS.load(name) if name in names() else None  # a path would lead elsewhere
+    """A pair; None if it doesn't exist. Raises SpecdecError if its record is damaged."""
+    return _PAIRS.load(name) if name in names() else None  # the name could be a path to another file
 
 
 def readable(name: str) -> PulledPair | None:
-    """A pair, if its record can be read: one that is damaged is as good as none."""
+    """A pair; None if it doesn't exist or its record is damaged."""
     with suppress(SpecdecError):
         return load(name)
     return None
 
 
 def save(pair: PulledPair) -> None:
-    """Record a pair, all at once or not at all; raises SpecdecError if it cannot be written."""
+    """Record a pair. Raises SpecdecError if it can't be written."""
     _PAIRS.save(pair.name, pair)
 
 
 def removable(pair: PulledPair) -> tuple[int, list[str]]:
-    """Bytes that removing a pair would free, and the names of its files whose content another pair uses."""
+    """The bytes that removing a pair would free, and its files whose content another pair uses."""
     content = {(model.repo, file.digest) for model, file in _files_of_others(pair)}
     used = [file.name for model, file in pair.files() if (model.repo, file.digest) in content]
     return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
 
 
 def remove(pair: PulledPair) -> int:
-    """Forget a pair and take its files out of the cache, but for those that another pair uses. Returns bytes freed."""
+    """Remove a pair's record and its files, except those that another pair uses. Returns the bytes freed."""
     try:
         freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
         _PAIRS.path(pair.name).unlink()
         if pair.made_profile and profiles.is_as_saved(pair.name):
             (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
     except OSError as error:
-        raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Fix the folder's rights.") from None
+        raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Check its permissions.") from None
     return freed
 
 
@@ -140,6 +140,6 @@ def _files_of_others(pair: PulledPair) -> list[_File]:
 
 
 def _own_files(pair: PulledPair) -> list[_File]:
-    """A pair's files that no other pair has at the same commit; the cache itself keeps content that others link to."""
+    """A pair's files that no other pair has at the same commit. `cache.remove` keeps content that others link to."""
     used = {(model.repo, model.commit, file.name) for model, file in _files_of_others(pair)}
     return [(model, file) for model, file in pair.files() if (model.repo, model.commit, file.name) not in used]

@@ -1,4 +1,4 @@
-"""Names of models on the Hub, `repo:quant` or `repo/file.gguf`, and the files of a repository that they stand for."""
+"""References to models on the Hub, `repo:quant` or `repo/file.gguf`, and the files they mean."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w{0,15}|TQ\d_\d|F16|F32|FP16|FP32|BF16|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE
 )
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-_LONGEST_NAME = 250
-_MOST_SHOWN = 20
-_NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # GGUF files that go with a language model
+_MAX_NAME = 250  # characters
+_MAX_SHOWN = 20
+_NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # GGUF files that accompany a language model
 _HEADS = re.compile(r"^mtp-", re.IGNORECASE)
-"""Files of next-token layers alone, which draft for the model beside them."""
+"""Files of next-token layers, which draft for another model in the repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model on the Hub: a repository, and in it a quantisation or a file; with neither, its only model."""
+    """A model on the Hub: a repository with a quantisation or a file; without either, its only model."""
 
     repo: str
     quant: str = ""
@@ -38,9 +38,9 @@ class Reference:
 
 
 def parse(text: str) -> Reference | None:
-    """A reference to the Hub, or the address of a page there; None for a file on this machine, a profile, all else."""
+    """Parse a reference, or the address of a page on the Hub. Returns None for local files, profiles and all else."""
     found = _REFERENCE.fullmatch(_ADDRESS.sub("", text).replace("/resolve/main/", "/").replace("/blob/main/", "/"))
-    here = os.path.isfile(text)  # noqa: PTH113  # Path.is_file raises on what is longer than a file's name can be
+    here = os.path.isfile(text)  # noqa: PTH113  # Path.is_file raises on names that are too long
     if found is None or here or (text.endswith(".gguf") and found["file"] is None):
         return None
     if any(part in ("", ".", "..") for part in found[0].split("/")) or ".." in found["repo"]:
@@ -49,24 +49,24 @@ def parse(text: str) -> Reference | None:
 
 
 def quant_of(name: str) -> str:
-    """The quantisation at the end of a file's name, or of its folder's, in capitals; empty if neither says one."""
+    """The quantisation at the end of a file's or its folder's name, in capitals; empty if neither has one."""
     folder = name.rpartition("/")[0]
     found = _QUANT.search(stem(name)) or _QUANT.search(folder)
     return found[1].upper() if found else ""
 
 
 def stem(name: str) -> str:
-    """A file's name without its ending and without the number of its part."""
+    """A file's name without its extension and part number."""
     return _PART.sub("", name.removesuffix(".gguf"))
 
 
 def select(reference: Reference, names: Iterable[str]) -> list[str]:
-    """The files that make up a model, in order. Raises DownloadError, with what there is, unless it is one model."""
+    """The files of a model, in order. Raises DownloadError, with the choices, unless exactly one model matches."""
     names = {name for name in names if not leads_out(name)}
     own = [name for name in names if name.endswith(".gguf") and not _NOT_MODELS.search(name.rpartition("/")[2])]
     models = {first_part(name) for name in own}
     if not models:
-        raise DownloadError(f"there is no GGUF file in {reference.repo}", "Name a repository of GGUF files.")
+        raise DownloadError(f"there is no GGUF file in {reference.repo}", "Name a repository with GGUF files.")
     whole = models - set(heads_among(models)) or models
     if reference.file:
         chosen = models & {first_part(reference.file)}
@@ -77,7 +77,7 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
         chosen = whole
     if not chosen:
         what = reference.file or f"quantisation {reference.quant}"
-        raise DownloadError(f"there is no {what} in {reference.repo}", f"There are: {_listed(reference, models)}.")
+        raise DownloadError(f"there is no {what} in {reference.repo}", f"Available: {_listed(reference, models)}.")
     if len(chosen) > 1:
         which = f"more than one file of quantisation {reference.quant}" if reference.quant else "more than one model"
         raise DownloadError(f"there is {which} in {reference.repo}", f"Name one: {_listed(reference, chosen)}.")
@@ -89,21 +89,21 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
 
 
 def heads_among(names: Iterable[str]) -> list[str]:
-    """The files of heads alone."""
+    """The files that contain only heads."""
     return sorted(name for name in names if name.endswith(".gguf") and _HEADS.search(name.rpartition("/")[2]))
 
 
 def leads_out(name: str) -> bool:
-    """Whether a name that somebody else chose would lead out of its folder, or cannot be a file's."""
+    """Whether a file name from the Hub would lead out of its folder, or isn't valid."""
     parts = name.split("/")
-    windows = "\\" in name or ":" in name  # there, C:x.gguf lies on a drive, and a:b.gguf in the file a
-    return len(name) > _LONGEST_NAME or not name.isprintable() or windows or not {"", ".", ".."}.isdisjoint(parts)
+    windows = "\\" in name or ":" in name  # on Windows, C:x.gguf is on a drive and a:b.gguf in the file a
+    return len(name) > _MAX_NAME or not name.isprintable() or windows or not {"", ".", ".."}.isdisjoint(parts)
 
 
 def _listed(reference: Reference, models: set[str]) -> str:
-    """How each model can be named: by its quantisation, or where that is not its own by its file."""
+    """References to models: by quantisation, or by file if several have the same one."""
     quants = {name: quant_of(name) for name in models}
     ambiguous = {"", *(quant for quant, count in Counter(quants.values()).items() if count > 1)}
     names = sorted(f"/{name}" if quant in ambiguous else f":{quant}" for name, quant in quants.items())
-    more = [f"{len(names) - _MOST_SHOWN:,} more"] if len(names) > _MOST_SHOWN else []
-    return ", ".join([reference.repo + name for name in names[:_MOST_SHOWN]] + more)
+    more = [f"{len(names) - _MAX_SHOWN:,} more"] if len(names) > _MAX_SHOWN else []
+    return ", ".join([reference.repo + name for name in names[:_MAX_SHOWN]] + more)

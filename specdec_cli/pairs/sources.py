@@ -1,4 +1,4 @@
-"""Models by their names: a file here, a profile, or a file on the Hub, whose header is read over ranges."""
+"""Finds models by name: a local file, a profile, or a file on the Hub, whose header is read with range requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec_cli.pairs.hub.repository import RemoteModel
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model whose header has been read: `remote` on the Hub, or else `path` on this machine."""
+    """A model and its header. remote: on the Hub; otherwise path: on this machine."""
 
     name: str
     header: Header
@@ -25,12 +25,12 @@ class ModelSource:
 
 
 def is_profile(name: str) -> bool:
-    """Whether a name is a profile's, and not a file's or a model's on the Hub."""
+    """Whether a name is a profile's, not a file's or a model's on the Hub."""
     return not (references.parse(name) or name.endswith(".gguf")) and name in profiles.names()
 
 
 def model_name(name: str, role: Literal["target", "draft"]) -> str:
-    """What a name stands for: a profile's name for its target or draft, all else for itself."""
+    """The target or draft of a profile; other names unchanged. Raises UsageError if the profile has no draft."""
     model = profiles.load(name).model(role) if is_profile(name) else name
     if model is None:
         raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
@@ -38,7 +38,7 @@ def model_name(name: str, role: Literal["target", "draft"]) -> str:
 
 
 def read_local(name: str) -> tuple[Path, Header]:
-    """A model on this machine. Raises as `read_source` does, and UsageError if it is not here yet."""
+    """The path and header of a local model. Raises the errors of `read_source`, and UsageError if it isn't local."""
     source = read_source(name, [], here_first=True)
     if source.path is None:
         raise UsageError(f"{name} is not on this machine yet", f"Download it: specdec pull --target {name}")
@@ -46,11 +46,10 @@ def read_local(name: str) -> tuple[Path, Header]:
 
 
 def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
-    """Read a model's header, of one on the Hub over ranges.
+    """Read a model's header, for one on the Hub with range requests.
 
-    here_first: whether a copy in the Hub's cache will do. notes: what the user should know is added to it.
-    Raises UsageError if there is no such model, DownloadError if the Hub does not deliver, SpecdecError if the file is
-    no model.
+    here_first: whether to use a copy in the Hub's cache. notes: notes for the user are added to it.
+    Raises UsageError if there is no such model, DownloadError if the Hub fails, SpecdecError if the file isn't a model.
     """
     reference = references.parse(name)
     if reference is None and not name.endswith(".gguf") and not Path(name).exists():

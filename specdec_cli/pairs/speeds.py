@@ -13,7 +13,7 @@ from specdec_cli.json_store import FORMAT, JsonStore
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A measured speedup over the target alone: its geometric mean and 95 % bounds, of which settings, and when."""
+    """A measured speedup over the target alone: its geometric mean, its 95 % interval, the settings and the date."""
 
     speedup: float
     low: float | None
@@ -26,7 +26,7 @@ _SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.", formats
 
 
 def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:
-    """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
+    """Save a measurement, replacing the last one. Ignores errors, because nothing depends on it."""
     with suppress(SpecdecError, OSError):
         _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)
 

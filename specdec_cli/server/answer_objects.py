@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API has them, whole and in chunks, with llama-server's timings."""
+"""Answers as objects of OpenAI's API, whole and in chunks, with llama-server's timings."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _REASONS: dict[FinishReason, str] = {
 
 
 class Style:
-    """How the objects of completions look. kind: of an answer; chunk_kind: of a part of one."""
+    """Builds the objects of completions. kind: the type of a whole answer; chunk_kind: that of a streamed chunk."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, model: str) -> None:
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._offsets: dict[int, int] = {}
-        """Characters of each choice that were sent."""
+        """Characters sent so far, by choice."""
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self.head, "object": self.chunk_kind, "choices": choices, **more}
 
     def opening(self, index: int) -> list[dict[str, Any]]:
-        """The chunks that an answer begins with."""
+        """The chunks to send before the first token."""
         return []
 
     def chunks(self, index: int, events: Sequence[ChoiceEvent], steps: bool) -> list[dict[str, Any]]:
-        """The chunks of some events that follow each other. steps: send the last one's step, too."""
+        """The chunks for consecutive events of a choice. steps: include the last event's step."""
         event = events[-1].event
         text = "".join([text_of(each.event) for each in events])
         noted = [each.logprobs for each in events if each.logprobs is not None]
@@ -67,11 +67,11 @@ class Style:
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
 
     def delta(self, text: str) -> dict[str, Any]:
-        """What the choice of a chunk has of the text, which may be none."""
+        """The text's fields in a chunk's choice. The text may be empty."""
         return {"text": text}
 
     def message(self, text: str) -> dict[str, Any]:
-        """What the choice of a whole answer has of the text."""
+        """The text's fields in a whole answer's choice."""
         return {"text": text}
 
     def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Style:
 
 
 class ChatStyle(Style):
-    """Those of chats."""
+    """Builds the objects of chats."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
@@ -116,7 +116,7 @@ def style_of(body: Body, model: str) -> Style:
 
 
 def whole(body: Body, choices: Sequence[RequestChoice], model: str) -> dict[str, Any]:
-    """The answer to a request, all at once."""
+    """The whole answer to a request, as one object."""
     style, wants_logprobs = style_of(body, model), body.n_logprobs is not None
     parts = [
         style.choice(
@@ -148,19 +148,26 @@ def figures(choices: Sequence[RequestChoice]) -> dict[str, Any]:
 
 
 def _usage(choices: Sequence[RequestChoice]) -> dict[str, Any]:
-    """Tokens of a request: its prompts, each once, and all its answers."""
+    """The tokens of a request: each prompt once, and all answers."""
     first = {id(choice.prompt): choice.answered for choice in reversed(choices)}.values()
     read, written = sum(len(each.prompt) for each in first), sum(each.answered.metrics.emitted for each in choices)
+    answers = [each.answered for each in choices if each.answered.settings.prediction]
+    predicted = [answer.metrics.sources.get("ngram", (0, 0)) for answer in answers]
+    accepted = sum(kept for _, kept in predicted)
     return {
         "prompt_tokens": read,
         "completion_tokens": written,
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in first)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": sum(drafted for drafted, _ in predicted) - accepted,
+        },
     }
 
 
 def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
-    """What llama-server says of speed, of one answer or of several together; what is not known is left out."""
+    """llama-server's timings, for one or more answers. Unknown values are left out."""
     metrics = [each.metrics for each in results]
     prompt_n = sum(each.prompt_tokens for each in metrics)
     prompt_s, predicted_s = sum(each.prefill_s for each in metrics), sum(each.decode_s for each in metrics)

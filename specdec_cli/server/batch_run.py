@@ -1,4 +1,4 @@
-"""Requests from a file, answers to another: OpenAI's batch format, over the same slots as a server's."""
+"""Answers a file of requests in OpenAI's batch format, on the same slots as the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDPOINTS: dict[str, type[ChatBody] | type[CompletionBody]] = {
 
 
 class RequestLine(msgspec.Struct):
-    """One request. body: read once its endpoint is known."""
+    """One request. body: parsed once its endpoint is known."""
 
     custom_id: str
     url: str
@@ -34,8 +34,8 @@ class RequestLine(msgspec.Struct):
 
 @dataclass(slots=True)
 class BatchProgress:
-    """total: requests of the file. done: answered, of which `done_before` in earlier runs. failed: those answered with
-    an error. bad: lines that are no requests, by number, and why. written: tokens of this run.
+    """total: requests in the file. done: answered ones, including `done_before` in earlier runs. failed: those answered
+    with an error. bad: line numbers of invalid requests, and the reasons. written: tokens generated in this run.
     """
 
     total: int = 0
@@ -47,8 +47,8 @@ class BatchProgress:
 
 
 class BatchRun:
-    """Answers the requests of a file. Each line of the output is written whole, and once: what is there already is
-    not asked again, and a last line that was cut off is taken away first.
+    """Answers the requests of a file. It skips the requests that the output already answers, after removing a last line
+    that was cut off.
     """
 
     def __init__(self, source: Path, output: Path, model: str) -> None:
@@ -56,7 +56,7 @@ class BatchRun:
         self.progress = BatchProgress()
 
     async def run(self, answering: Answering, at_once: int, report: Callable[[BatchProgress], None]) -> None:
-        """report: is called after each answer. Raises SpecdecError if a file cannot be read or written."""
+        """report: called after each answer. Raises SpecdecError if a file can't be read or written."""
         done = self._answered()
         self.progress.done = self.progress.done_before = len(done)
         requests = [request for request in self._requests() if request.custom_id not in done]
@@ -86,7 +86,7 @@ class BatchRun:
             report(self.progress)
 
     async def _answer(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
-        """The output's line of a request."""
+        """The output line for a request."""
         try:
             status, body = 200, await self._body(answering, request)
         except InvalidRequest as error:
@@ -100,7 +100,7 @@ class BatchRun:
     async def _body(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
         kind = _ENDPOINTS.get(request.url)
         if kind is None:
-            raise InvalidRequest(f"there is no endpoint {request.url!r:.80}", "url", status=404)
+            raise InvalidRequest(f"unknown endpoint {request.url!r:.80}", "url", status=404)
         body: Body = parse(bytes(request.body), kind)
         choices = await answering.prepare(body)
         await answering.run_to_end(body, choices)
@@ -108,7 +108,7 @@ class BatchRun:
         return objects.whole(body, choices, self._model)
 
     def _requests(self) -> list[RequestLine]:
-        """Those of the source. Lines that are none are noted."""
+        """The requests of the source. Invalid lines go to `progress.bad`."""
         requests: dict[str, RequestLine] = {}
         for number, line in enumerate(_lines(self._source), 1):
             if not line.strip():
@@ -119,14 +119,14 @@ class BatchRun:
                 self.progress.bad.append((number, str(error)))
                 continue
             if request.custom_id in requests:
-                self.progress.bad.append((number, f"custom_id {request.custom_id!r:.80} was there before"))
+                self.progress.bad.append((number, f"custom_id {request.custom_id!r:.80} is a duplicate"))
             else:
                 requests[request.custom_id] = request
         return [*requests.values()]
 
     def _answered(self) -> set[str]:
-        """Requests that the output answers. A last line without its end is cut away: the run that wrote it was killed.
-        Raises UsageError if the file is something else.
+        """The custom_ids that the output answers. Removes a last line without a newline, which a killed run leaves.
+        Raises UsageError if a line isn't an answer.
         """
         if not self._output.exists():
             return set()
@@ -137,7 +137,7 @@ class BatchRun:
             try:
                 answered = msgspec.json.decode(line, type=_Answered)
             except (msgspec.DecodeError, ValueError, RecursionError):
-                what = f"{self._output} holds something else in line {number}"
+                what = f"line {number} of {self._output} is not an answer"
                 raise UsageError(what, "Choose another file for the answers.") from None
             done.add(answered.custom_id)
             self.progress.failed += answered.response.status_code != 200
@@ -158,7 +158,7 @@ class _Answered(msgspec.Struct):
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """A file's lines. Raises UsageError if it cannot be read."""
+    """A file's lines. Raises UsageError if it can't be read."""
     try:
         with path.open("rb") as file:
             yield from file

@@ -1,10 +1,10 @@
-// An answer in the page of a chat, and what can be told of its steps.
+// An answer in the chat page, and the tips of its steps.
 const TAGS = { accepted: "i", correction: "b", bonus: "u", plain: "span", forced: "em" };
-const ENDS = { length: "stopped at the most tokens", stopped: "stopped" };
-// As display/terminal.py has them: control characters, marks of direction, other ends of lines, halves of characters.
+const ENDS = { length: "reached the token limit", stopped: "stopped" };
+// Control characters, direction marks, other line ends, lone surrogates: the same as in display/terminal.py.
 const UNSAFE = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]/gu;
 
-/** The text with signs in the place of what would act on the page's text. */
+/** The text with control characters replaced by visible signs. */
 function safe(text) {
   return text.replace(UNSAFE, (char) => {
     const code = char.codePointAt(0);
@@ -19,11 +19,11 @@ function make(tag, text, kind = "") {
   return element;
 }
 
-/** The drafted tokens that were not accepted, with what became of them: steps.py says the same of a recording. */
+/** The draft tokens that were not accepted, and why. display/steps.py does the same for a recording. */
 function lostTokens(step) {
   const parents = step.parents ?? step.drafted.map((_, node) => node - 1);
   const path = step.path ?? step.drafted.slice(0, step.accepted).map((_, node) => node);
-  const untested = step.tokens.at(-1)?.origin === "accepted" ? path.at(-1) : undefined; // where the answer ended
+  const untested = step.tokens.at(-1)?.origin === "accepted" ? path.at(-1) : undefined; // the answer ended here
   const fates = [];
   parents.forEach((parent, node) => {
     if (path.includes(node)) return;
@@ -36,10 +36,10 @@ function lostTokens(step) {
   return known.slice(Math.max(known.length - texts.length, 0)).map((fate, n) => ({ text: safe(texts[n]) || "\u25af", fate }));
 }
 
-/** What of the drafting is shown, in all answers. */
+/** Which marks all answers show. */
 const shown = { tokens: false, rejected: false };
 
-/** One answer in the page. It grows, and what was drawn is drawn again only from its last block on. */
+/** One answer in the page. While it grows, only its last block is redrawn. */
 class Answer {
   constructor(drafts = true, text = "") {
     this.place = make("div", "", "answer");
@@ -47,7 +47,7 @@ class Answer {
     this.place.answer = this;
     this.stopper = new AbortController();
     this.steps = [];
-    this.spans = []; // where in the text tokens of one kind and step are, and the lost ones before them
+    this.spans = []; // ranges of the text with one kind of token and step, and the rejected tokens before each
     this.timings = null;
     this.text = text;
     this.reason = "";
@@ -71,7 +71,7 @@ class Answer {
     this.tokens += step.tokens.length;
     this.drafted += step.drafted.length;
     this.kept += step.accepted;
-    if (!content.startsWith(step.tokens.map((token) => token.text).join(""))) return; // a part of it is held back
+    if (!content.startsWith(step.tokens.map((token) => token.text).join(""))) return; // a possible stop string is held back
     const own = step.tokens.findIndex((token) => token.origin !== "accepted");
     let at = this.text.length;
     const lost = lostTokens(step);
@@ -86,8 +86,8 @@ class Answer {
     step.tokens.slice(kept + 1).forEach(({ text, origin }) => add(TAGS[origin] ?? "span", [text], []));
   }
 
-  /** Draw what is new. The blocks before the last one are settled, for nothing that follows can change them. A block that
-      begins in the line that is being written is not known yet: `2` becomes a paragraph, or an item of the list before. */
+  /** Draw what is new. Blocks before the last one are final. A block that begins in the unfinished last line isn't
+      known yet: `2` may become a paragraph, or an item of the list before it. */
   draw() {
     const text = safe(this.text.slice(this.from));
     const blocks = markdown.parse(text, {});
@@ -104,11 +104,11 @@ class Answer {
     if (settled) this.from += linesOf(text)[blocks[last].map[0]].at;
     this.settled += settled;
     const marked = this.drafted > 0 && shown.tokens;
-    this.place.ariaLabel = marked ? "Answer; the arrow keys go through its passes" : "Answer";
+    this.place.ariaLabel = marked ? "Answer; press the arrow keys to step through its passes" : "Answer";
     this.place.tabIndex = marked ? 0 : -1;
   }
 
-  /** Draw all of it again: its drafting is shown in another way, or it may define links after their use. */
+  /** Draw all of it again: the marks have changed, or links may be defined after their use. */
   redraw() {
     this.from = this.settled = 0;
     this.settledSeen = -1;
@@ -120,7 +120,7 @@ class Answer {
     else this.draw();
   }
 
-  /** The nodes of a part of the text that begins at a place: with the tokens that it is made of, if these are shown. */
+  /** The nodes of a part of the text, which begins at offset `at`: one per token if tokens are shown. */
   nodes(text, at) {
     if (!shown.tokens || !this.drafted) return [text];
     const nodes = [];
@@ -137,7 +137,7 @@ class Answer {
     return nodes;
   }
 
-  /** The first span that ends after a place. */
+  /** The index of the first span that ends after offset `at`. */
   spanAt(at) {
     let [low, high] = [0, this.spans.length];
     while (low < high) {
@@ -153,7 +153,7 @@ class Answer {
     return [...this.place.querySelectorAll(`[data-step="${this.steps.indexOf(step)}"]`)];
   }
 
-  /** Tokens per second of the steps from one on, by the server's clock. */
+  /** Tokens per second from step `from` on, by the server's clock. */
   speed(from) {
     const [first, ...rest] = this.steps.slice(from);
     const seconds = rest.length ? rest.at(-1).at - first.at : 0;
@@ -169,9 +169,9 @@ class Answer {
     const { predicted_per_second: speed = this.speed(0), draft_n: drafted = this.drafted } = this.timings ?? {};
     const kept = this.timings?.draft_n_accepted ?? this.kept;
     const parts = speed ? [`${number(speed)} tokens/s`] : [];
-    if (drafted) parts.push(`${percent(kept / drafted)} of ${drafted.toLocaleString("en")} drafted tokens kept`);
-    else parts.push(this.drafts ? "nothing was drafted" : "without drafts");
-    if (drafted && this.perPass) parts.push(`${number(this.perPass)} tokens a pass`);
+    if (drafted) parts.push(`${percent(kept / drafted)} of ${drafted.toLocaleString("en")} draft tokens accepted`);
+    else parts.push(this.drafts ? "nothing was drafted" : "speculative decoding off");
+    if (drafted && this.perPass) parts.push(`${number(this.perPass)} tokens per pass`);
     return [...parts, ...(ENDS[this.reason] ? [ENDS[this.reason]] : [])].join("; ");
   }
 }
@@ -187,7 +187,7 @@ function lostParts({ lost, number }) {
   return lost.map(({ text }) => tokenPart({ tag: "del", number }, text.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5")));
 }
 
-/** Underline the words of a bonus token alone: a line under an indent reads as underscores. */
+/** Underline only the words of a bonus token: an underlined indent looks like underscores. */
 function underline(part) {
   const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(part.textContent);
   part.replaceChildren(before, make("ins", words), after);
@@ -204,20 +204,20 @@ const number = (value) => value.toFixed(value < 100 ? 1 : 0);
 const percent = (share) => `${Math.round(100 * share)}%`;
 
 function headline(step) {
-  if (!step.index) return "The first token comes with the prompt";
+  if (!step.index) return "First token, from the pass over the prompt";
   const ms = (seconds) => `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
   const by = step.source ? ` by ${safe(step.source)}` : "";
-  const drafted = step.drafted.length ? `${step.drafted.length} drafted${by}, ${step.accepted} kept` : "nothing drafted";
+  const drafted = step.drafted.length ? `${step.drafted.length} drafted${by}, ${step.accepted} accepted` : "no draft";
   return `Pass ${step.index}: ${drafted}; draft ${ms(step.draft_s)}, verify ${ms(step.verify_s)}`;
 }
 
 const tip = byId("tip");
-let told = null; // the step that the tip is about, and its answer
+let shownStep = null; // the step that the tip describes, and its answer
 
-/** Show what became of a step's tokens, by one of its elements; of no step: hide it. */
-function tell(answer, step = null, near = null) {
+/** Show the tip of a step near one of its elements; without a step, hide it. */
+function showTip(answer, step = null, near = null) {
   for (const part of log.querySelectorAll(".here")) part.classList.remove("here");
-  told = step && { answer, step };
+  shownStep = step && { answer, step };
   tip.hidden = !step;
   if (!step) return;
   for (const part of answer.parts(step)) part.classList.add("here");

@@ -1,7 +1,7 @@
-// The conversations that this browser keeps, each under a key of its own: so two tabs do not lose each other's.
+// The conversations saved in this browser, each under its own key, so that two tabs don't overwrite each other's.
 const KEPT = "specdec.chat.";
 const kept = {
-  /** All of them, the latest first; what is no conversation is left out. */
+  /** All conversations, the latest first; invalid entries are skipped. */
   list() {
     const all = attempt(() => Object.keys(localStorage).filter((key) => key.startsWith(KEPT)), []);
     const found = all.map((key) => this.read(key.slice(KEPT.length))).filter(Boolean);
@@ -14,7 +14,7 @@ const kept = {
     return found?.turns?.length && Array.isArray(found.turns) && found.turns.every(isTurn) ? { ...found, id } : null;
   },
 
-  /** Keep a conversation; the oldest others make room for it. Returns whether there was room. */
+  /** Save a conversation, removing the oldest others if the storage is full. Returns whether it was saved. */
   write({ id, ...conversation }) {
     const text = JSON.stringify({ ...conversation, at: Date.now() });
     const older = this.list().filter((each) => each.id !== id);
@@ -30,7 +30,7 @@ const kept = {
   },
 };
 
-/** What an action returns, or something else if the browser forbids it. */
+/** The result of an action, or `otherwise` if the browser forbids it. */
 function attempt(action, otherwise) {
   try {
     return action();

@@ -1,18 +1,18 @@
-// Markdown as elements. They are made one by one and never from a string of HTML, so that text stays text.
+// Markdown as elements, made one by one and never from an HTML string, so that the model's text can't inject markup.
 const { MarkdownIt, hljs } = libraries;
 const SURELY_HIGHLIGHTED = 5_000;
 const SLOW_MS = 200;
-const LONG_WORD = /\S{400}/; // the rules of some languages take quadratic time in such a word
-const MOST_MATH_LINES = 100;
+const LONG_WORD = /\S{400}/; // some highlighting rules take quadratic time on such a word
+const MAX_MATH_LINES = 100;
 const MATH = /\\\([^]{1,2000}?\\\)|\\\[[^]{1,2000}?\\\]|\$\$[^]{1,2000}?\$\$|\$(?!\s)(?:\\.|[^$\\\n]){1,500}(?<!\s)\$(?!\d)/y;
 
 const markdown = new MarkdownIt({ linkify: true }).disable(["image", "text_join"]);
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 markdown.validateLink = (url) => /^(https?|mailto):/i.test(url);
 
-let mostHighlighted = 30_000; // characters of a code block, until some took too long
+let mostHighlighted = 30_000; // characters of a code block; lowered when highlighting takes too long
 
-/** LaTeX stays as it was written: nothing in it is Markdown. */
+/** Leave LaTeX as it is, without reading it as Markdown. */
 markdown.inline.ruler.before("escape", "math", (state, silent) => {
   MATH.lastIndex = state.pos;
   const [text] = MATH.exec(state.src) ?? [];
@@ -22,7 +22,7 @@ markdown.inline.ruler.before("escape", "math", (state, silent) => {
   return true;
 });
 
-/** A formula on lines of its own, which ends before the first empty line. */
+/** A block formula. It can't contain an empty line. */
 markdown.block.ruler.before("fence", "math", (state, first, end, silent) => {
   const line = (n) => state.src.slice(state.bMarks[n] + state.tShift[n], state.eMarks[n]).trim();
   const close = { "$$": "$$", "\\[": "\\]" }[line(first).slice(0, 2)];
@@ -30,8 +30,8 @@ markdown.block.ruler.before("fence", "math", (state, first, end, silent) => {
   let last = first;
   while (!line(last).slice(last === first ? 2 : 0).endsWith(close)) {
     last += 1;
-    if (last === end && last === state.lineMax && end - first < MOST_MATH_LINES) break; // it is still being written
-    if (last >= end || last - first > MOST_MATH_LINES || state.isEmpty(last)) return false;
+    if (last === end && last === state.lineMax && end - first < MAX_MATH_LINES) break; // still streaming
+    if (last >= end || last - first > MAX_MATH_LINES || state.isEmpty(last)) return false;
   }
   if (silent) return true;
   state.line = Math.min(last + 1, end);
@@ -40,13 +40,13 @@ markdown.block.ruler.before("fence", "math", (state, first, end, silent) => {
   return true;
 }, { alt: ["paragraph", "reference", "blockquote", "list"] });
 
-/** The blocks of a text, each an element. write(text, at): the nodes of a part of it, which is found at that place. */
+/** The blocks of a text as elements. write(text, at): returns the nodes for a part of it, found at offset `at`. */
 function elementsOf(text, tokens, write) {
   const root = document.createDocumentFragment();
   const open = [root];
   const lines = linesOf(text);
-  let first = 0; // the line that the block begins in
-  let cell = 0; // where in a row the next cell may begin
+  let first = 0; // the first line of the block
+  let cell = 0; // where to look for the row's next cell
   for (const token of tokens) {
     if (token.map) first = token.map[0];
     if (token.type === "tr_open") cell = 0;
@@ -80,7 +80,7 @@ function linesOf(text) {
   return text.split("\n").map((line) => ({ text: line, at: (at += line.length + 1) - line.length - 1 }));
 }
 
-/** Maps offsets in the content of a block, which may only grow, to offsets in the text that it was read from. */
+/** Maps offsets in a block's content to offsets in the text. Call it with increasing offsets. */
 function locator(lines, first, content, from = null) {
   const shifts = linesOf(content).map(({ text, at }, n) => {
     const line = lines[first + n] ?? lines.at(-1);
@@ -93,7 +93,7 @@ function locator(lines, first, content, from = null) {
   };
 }
 
-/** The headings of an answer are below those of the page. */
+/** An empty element for a block. Headings go below the page's own levels. */
 function blockOf(token) {
   const level = /^h(\d)$/.exec(token.tag)?.[1];
   const element = make(level ? `h${Math.min(Number(level) + 2, 6)}` : token.tag, "");
@@ -102,7 +102,7 @@ function blockOf(token) {
   return element;
 }
 
-/** What may be wider than the page scrolls by itself, with the keyboard, too. */
+/** A scrolling frame for what may be wider than the page; it takes the focus, so that the keyboard can scroll it. */
 function inFrame(element) {
   const frame = make("div", "", "frame");
   frame.tabIndex = 0;
@@ -166,7 +166,7 @@ function highlighted(code, language, write, locate) {
   return nodesOf(tree);
 }
 
-/** Make a place's children from one on look like those of another, and leave alone what is the same. */
+/** Make a place's children, from index `from` on, equal to those of `fresh`, and keep those that are equal already. */
 function update(place, fresh, from = 0) {
   const old = [...place.childNodes].slice(from);
   const wanted = [...fresh.childNodes];

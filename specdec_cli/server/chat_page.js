@@ -1,16 +1,16 @@
-// The chat: what the buttons and keys do, what the server is asked, and the figures of the answer that it writes.
+// The chat page: buttons and keys, requests to the server, and the figures of the current answer.
 const [log, input, send, status, passes] = ["log", "input", "send", "status", "passes"].map(byId);
 const welcome = byId("welcome");
 const BARS = 60;
 const FIGURES_MS = 100;
-const SHARE = 4; // drawing an answer takes one part of the time, and leaves so many
+const SHARE = 4; // drawing takes at most 1/5 of the time
 
 let conversation = { id: "", turns: [] };
-let writing = null; // the answer that is being written
+let writing = null; // the answer that is streaming
 let pair = null; // the names of the models
-let key = ""; // of the server; kept nowhere else
-let wanted = true; // whether the drafting is to be shown where something was drafted
-let follow = true; // the end of the conversation stays in view
+let key = ""; // the API key; stored nowhere else
+let wanted = true; // whether to show the drafting of answers that have any
+let follow = true; // whether to keep the end of the conversation in view
 let lastTop = 0;
 let frame = 0;
 let drawAt = 0;
@@ -19,21 +19,21 @@ let figuresDrawn = 0;
 async function ask(path, more = {}) {
   const headers = new Headers({ "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) });
   const response = await fetch(path, { headers, ...more }).catch(() => {
-    throw new Error("The server cannot be reached. Is specdec serve running?");
+    throw new Error("Can't reach the server. Is specdec serve running?");
   });
   if (response.ok) return response;
   const said = await response.json().then(({ error }) => error.message, () => "");
   const wait = response.headers.get("Retry-After");
-  const what = said || `The server answered with status ${response.status}.`;
-  throw Object.assign(new Error(wait ? `${what} Try again in ${wait} s.` : what), { status: response.status });
+  const what = said || `The server returned status ${response.status}`;
+  throw Object.assign(new Error(wait ? `${what}. Try again in ${wait} s.` : what), { status: response.status });
 }
 
-/** The objects of a stream of server-sent events. */
+/** Yields the objects in a stream of server-sent events. */
 async function* chunks(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ; ) {
     const { done, value } = await reader.read().catch(() => ({ done: true }));
-    if (done) throw new Error("The connection broke before the answer was whole.");
+    if (done) throw new Error("The connection was lost before the answer was complete.");
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines.filter((each) => each.startsWith("data:"))) {
@@ -61,7 +61,7 @@ function complain(error = null) {
   if (!byId("locked").hidden) byId("key").focus();
 }
 
-/** What the server is asked for, with the settings as they are. */
+/** The body of a request, with the current settings. */
 function request(turns) {
   const [system, temperature, most] = ["system", "temperature", "most"].map((id) => byId(id).value);
   const messages = turns.flatMap(({ asked, answer }) => [
@@ -80,7 +80,7 @@ function request(turns) {
   };
 }
 
-/** A question and its answer in the page. */
+/** Add a question and its answer to the page. */
 function addTurn(asked, answer, note = "") {
   const turn = { asked, answer, place: make("section", ""), note: make("p", note, "note soft") };
   const [question, actions] = [make("div", "", "question"), make("p", "", "actions")];
@@ -92,7 +92,7 @@ function addTurn(asked, answer, note = "") {
   return turn;
 }
 
-/** Ask the server. Of the turns so far only the first ones go before; the others come back if this one fails. */
+/** Ask a question. It replaces the turns from `before` on; they come back if it fails. */
 async function submit(asked, before = conversation.turns.length) {
   const wrong = byId("settings").querySelector(":invalid");
   if (wrong) byId("settings").open = true;
@@ -105,7 +105,7 @@ async function submit(asked, before = conversation.turns.length) {
   const turn = addTurn(asked, answer);
   if (!replaced.length) input.value = "";
   complain();
-  tell(null);
+  showTip(null);
   follow = true;
   writing = answer;
   answer.place.classList.add("writing");
@@ -117,7 +117,7 @@ async function submit(asked, before = conversation.turns.length) {
   if (writing === answer) writing = null;
   send.textContent = writing ? "Stop" : "Send";
   status.textContent = "";
-  if (current !== conversation) return; // another one is shown
+  if (current !== conversation) return; // the user has opened another one
   answer.finish();
   const failed = error && !(stopped && answer.text);
   if (failed && !stopped) complain(error);
@@ -127,19 +127,19 @@ async function submit(asked, before = conversation.turns.length) {
     current.turns.push(...replaced);
   } else if (failed) {
     if (!answer.text) turn.place.remove();
-    turn.place.className = "failed"; // no part of the conversation: what was typed is in its field again
+    turn.place.className = "failed"; // not part of the conversation; the question goes back into the input field
     input.value ||= asked;
   } else {
     current.turns.push(turn);
     keep();
   }
-  turn.note.textContent = failed ? "not finished, and not kept" : answer.summary;
+  turn.note.textContent = failed ? "incomplete; not saved" : answer.summary;
   status.replaceChildren(make("span", failed ? "" : `finished: ${answer.summary}`, "unseen"));
   if (answer.steps.length) drawFigures(answer);
   drawSoon();
 }
 
-/** Let the server write the answer. Raises what went wrong. */
+/** Stream the answer from the server. Throws if the request fails. */
 async function write(answer, turns) {
   status.textContent = "reading the prompt";
   if (!pair) await loadPair();
@@ -151,7 +151,7 @@ async function write(answer, turns) {
   }
 }
 
-/** Keep the conversation in this browser. */
+/** Save the conversation in this browser. */
 function keep() {
   conversation.id ||= `${Date.now()}-${Math.random().toString(36).slice(2)}`;
   const turns = conversation.turns.map(({ asked, answer, note }) => ({
@@ -159,11 +159,11 @@ function keep() {
     answered: answer.text,
     note: note.textContent || answer.summary,
   }));
-  if (!kept.write({ id: conversation.id, turns })) complain(new Error("This browser has no room to keep the conversation."));
+  if (!kept.write({ id: conversation.id, turns })) complain(new Error("The browser couldn't save this conversation."));
   list();
 }
 
-/** List the conversations that are kept. */
+/** List the saved conversations. */
 function list() {
   byId("list").replaceChildren(...kept.list().map(({ id, turns }) => {
     const item = make("li", "");
@@ -172,7 +172,7 @@ function list() {
     open.ariaCurrent = id === conversation.id;
     open.addEventListener("click", () => show(kept.read(id) ?? undefined));
     remove.addEventListener("click", () => {
-      if (remove.textContent !== "Delete") return remove.replaceChildren("Delete"); // it asks once
+      if (remove.textContent !== "Delete") return remove.replaceChildren("Delete"); // the first click asks for confirmation
       kept.remove(id);
       if (id === conversation.id) show();
       list();
@@ -182,7 +182,7 @@ function list() {
   }));
 }
 
-/** Show a conversation that was kept, or begin a new one. */
+/** Show a saved conversation, or start a new one. */
 function show({ id, turns } = { id: "", turns: [] }) {
   writing?.stopper.abort();
   writing = null;
@@ -192,14 +192,14 @@ function show({ id, turns } = { id: "", turns: [] }) {
   follow = true;
   byId("figures").hidden = true;
   complain();
-  tell(null);
+  showTip(null);
   openMenu(false);
   list();
   drawSoon();
   input.focus();
 }
 
-/** Edit a question where it is. Escape leaves it as it was. */
+/** Edit a question in place. Escape cancels. */
 function edit(turn) {
   const [question, field] = [turn.place.querySelector(".question"), make("textarea", "")];
   field.value = turn.asked;
@@ -226,7 +226,7 @@ function edit(turn) {
   cancel.addEventListener("click", close);
 }
 
-/** Copy a text, also where the page did not come over HTTPS. */
+/** Copy a text. Without HTTPS there is no clipboard API, so fall back to a copy event. */
 async function copy(text, from) {
   const asked = navigator.clipboard?.writeText(text).then(() => true, () => false);
   if (!(await asked)) {
@@ -242,7 +242,7 @@ async function copy(text, from) {
   setTimeout(() => (from.textContent = "Copy"), 1500);
 }
 
-/** The text of a code block as it is shown, but for rejected tokens. */
+/** The visible text of a code block, without rejected tokens. */
 function codeOf(block) {
   const code = block.querySelector("code").cloneNode(true);
   code.querySelectorAll("del").forEach((each) => each.remove());
@@ -252,7 +252,7 @@ function codeOf(block) {
 async function unlock(event) {
   event.preventDefault();
   const tried = (key = byId("key").value);
-  const said = (error) => tried === key && complain(error); // what comes of an older key comes too late
+  const said = (error) => tried === key && complain(error); // ignore the result for an older key
   await loadPair().then(said, said);
   if (byId("locked").hidden) input.focus();
 }
@@ -270,7 +270,7 @@ function drawSoon() {
   });
 }
 
-/** The switch is off, and cannot be used, where nothing was drafted. */
+/** Disable the switch if nothing was drafted. */
 function showDrafting() {
   const answers = [...log.querySelectorAll(".answer")].map((place) => place.answer);
   const drafted = answers.some((answer) => answer.drafted);
@@ -280,7 +280,7 @@ function showDrafting() {
   byId("legend").hidden = !wanting[0];
   if (wanting[0] === shown.tokens && wanting[1] === shown.rejected) return;
   [shown.tokens, shown.rejected] = wanting;
-  tell(null);
+  showTip(null);
   for (const answer of answers) answer.redraw();
 }
 
@@ -310,15 +310,15 @@ function bar(step) {
   return whole;
 }
 
-/** Tell of the next step of an answer that can be seen, or of the one before. */
-function walk(answer, way) {
-  let at = told?.answer === answer ? answer.steps.indexOf(told.step) : -1;
+/** Show the tip of the next (direction 1) or previous (-1) visible step of an answer. */
+function walk(answer, direction) {
+  let at = shownStep?.answer === answer ? answer.steps.indexOf(shownStep.step) : -1;
   let near = null;
-  do near = answer.steps[(at += way)] && answer.parts(answer.steps[at])[0];
+  do near = answer.steps[(at += direction)] && answer.parts(answer.steps[at])[0];
   while (!near && answer.steps[at]);
   if (!near) return;
   near.scrollIntoView({ block: "nearest" });
-  tell(answer, answer.steps[at], near);
+  showTip(answer, answer.steps[at], near);
   status.replaceChildren(make("span", [...tip.querySelectorAll("p, li")].map((part) => part.innerText).join("; "), "unseen"));
 }
 
@@ -332,16 +332,16 @@ const isEnter = (event) => event.key === "Enter" && !event.shiftKey && !event.is
 log.addEventListener("pointerover", ({ target }) => {
   const token = target.closest(".token");
   const answer = token?.closest(".answer").answer;
-  tell(answer, answer?.steps[token.dataset.step], token);
+  showTip(answer, answer?.steps[token.dataset.step], token);
 });
-log.addEventListener("pointerleave", () => tell(null));
+log.addEventListener("pointerleave", () => showTip(null));
 log.addEventListener("focusin", ({ target }) => target.answer && target.matches(":focus-visible") && walk(target.answer, 1));
-log.addEventListener("focusout", () => tell(null));
+log.addEventListener("focusout", () => showTip(null));
 log.addEventListener("keydown", (event) => {
-  const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!way || !event.target.answer) return;
+  const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!direction || !event.target.answer) return;
   event.preventDefault();
-  walk(event.target.answer, way);
+  walk(event.target.answer, direction);
 });
 log.addEventListener("click", ({ target }) => {
   const turn = target.closest("section")?.turn;
@@ -356,8 +356,8 @@ log.addEventListener("scroll", () => {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
   follow = atEnd || (follow && log.scrollTop >= lastTop);
   lastTop = log.scrollTop;
-  const near = told?.answer.parts(told.step)[0];
-  tell(near && told.answer, near && told.step, near); // it goes with its token
+  const near = shownStep?.answer.parts(shownStep.step)[0];
+  showTip(near && shownStep.answer, near && shownStep.step, near); // the tip moves with its token
 });
 input.addEventListener("keydown", (event) => {
   if (!isEnter(event)) return;
@@ -368,7 +368,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   if (byId("settings").open) byId("settings").open = false;
   else if (document.body.classList.contains("menu")) openMenu(false);
-  else if (told) tell(null);
+  else if (shownStep) showTip(null);
   else writing?.stopper.abort();
 });
 byId("locked").addEventListener("submit", unlock);
@@ -383,7 +383,7 @@ byId("tokens").addEventListener("change", (event) => {
 byId("rejected").addEventListener("change", drawSoon);
 byId("new").addEventListener("click", () => show());
 byId("menu").addEventListener("click", () => openMenu(!document.body.classList.contains("menu")));
-send.addEventListener("mousedown", (event) => event.preventDefault()); // the focus stays in the field
+send.addEventListener("mousedown", (event) => event.preventDefault()); // keep the focus in the input field
 send.addEventListener("click", () => (writing ? writing.stopper.abort() : submit(input.value)));
 addEventListener("storage", list);
 list();

@@ -1,4 +1,4 @@
-"""The page of the server: a chat in a browser that shows where each token came from."""
+"""The server's chat page, which shows where each token came from."""
 
 import functools
 from pathlib import Path
@@ -17,5 +17,5 @@ _SCRIPTS = (
 
 @functools.cache
 def chat_page() -> str:
-    """The whole page. It asks the server that it came from, and nobody else."""
+    """The page as HTML. It connects only to the server that sent it."""
     return scripted_page("chat_page", _SCRIPTS, Path(__file__).parent)

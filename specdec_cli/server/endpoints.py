@@ -1,4 +1,4 @@
-"""The HTTP side: routes, how a request ends, and what is counted for Prometheus."""
+"""The HTTP endpoints: routes, streams, errors, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from specdec_cli.server.chat_page import chat_page
 from specdec_cli.server.request_answering import Answering, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
 
-_MOST_BODY = 16 << 20
+_MAX_BODY_BYTES = 16 << 20
 _BODY_S = 30.0
-"""Bytes and seconds that a request's body may take."""
+"""Seconds that a request's body may take to arrive."""
 _RETRY_S = 2
 _GONE = 499
-"""The status of a request whose client did not wait, as nginx has it."""
+"""nginx's status for a client that closed the request."""
 _BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _T = TypeVar("_T")
 
 
 class Server:
-    """The endpoints of one model.
+    """The endpoints for one model.
 
-    names: the model's, its own first. strict: refuse requests that name another model; editors send names of their own.
-    log: takes a line about each request that was answered.
+    names: the model's names; answers carry the first. strict: reject requests for other models, rather than ignore the
+    names that editors send. log: called with a line for each answered request.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Server:
         return {**about, **self._answering.model_names}
 
     def _require(self, name: str | None) -> None:
-        """Raise InvalidRequest on the name of another model."""
+        """Raise InvalidRequest if the name is another model's."""
         if name is not None and name not in self._names:
-            what = f"there is no model {name!r:.80}; this server has {self._names[0]!r}"
+            what = f"unknown model {name!r:.80}; this server has {self._names[0]!r}"
             raise InvalidRequest(what, "model", "model_not_found", 404)
 
     async def _tokenize(self, request: Request) -> Response:
@@ -112,7 +112,7 @@ class Server:
         choices = await self._answering.prepare(body)
         if body.stream:
             chunks = self._chunks(body, choices)
-            first = await _unless_gone(request, anext(chunks))  # a full queue is an answer of its own
+            first = await _unless_gone(request, anext(chunks))  # before the response starts: the queue may be full
             return _Stream(first, chunks) if first is not None else await _gone(chunks)
         answer = await _unless_gone(request, self._whole(body, choices))
         return _json(answer) if answer is not None else Response(status_code=_GONE)
@@ -124,7 +124,7 @@ class Server:
         return objects.whole(body, choices, self._names[0])
 
     async def _chunks(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[object], None]:
-        """What a stream sends, some chunks at a time."""
+        """The chunks of a stream, one or more at a time."""
         style, began = objects.style_of(body, self._names[0]), perf_counter()
         async with aclosing(self._answering.events(body, choices)) as events:
             opened: set[int] = set()
@@ -138,7 +138,7 @@ class Server:
                         chunks += style.chunks(index, some, bool(body.return_steps))
                 yield chunks
         self._answered(choices, perf_counter() - began)
-        if body.tells_usage:
+        if body.sends_usage:
             yield [style.chunk([], **objects.figures(choices))]
 
     def _answered(self, choices: Sequence[RequestChoice], seconds: float) -> None:
@@ -148,7 +148,7 @@ class Server:
 
 
 def log_line(answers: Sequence[Metrics], seconds: float) -> str:
-    """A request that was answered: how long it took, its tokens, its speed, and how many drafts were accepted."""
+    """A line about an answered request: its tokens, time, speed and acceptance rate."""
     tokens, drafted = (sum(getattr(each, name) for each in answers) for name in ("emitted", "drafted"))
     parts = [f"{answers[0].prompt_tokens:,} prompt tokens, {tokens:,} new in {seconds:.1f} s"]
     parts += [f"{tokens / seconds:,.1f} tokens/s"] if seconds else []
@@ -158,7 +158,7 @@ def log_line(answers: Sequence[Metrics], seconds: float) -> str:
 
 
 class _Stream(StreamingResponse):
-    """Chunks as they come. However it ends, their generator is closed."""
+    """Sends chunks as they come. Always closes their generator, which ends the answers."""
 
     def __init__(self, first: list[object], rest: AsyncGenerator[list[object], None]) -> None:
         super().__init__(_events(first, rest), media_type="text/event-stream")
@@ -178,7 +178,7 @@ async def _gone(chunks: AsyncGenerator[list[object], None]) -> Response:
 
 
 async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> AsyncIterator[bytes]:
-    """Chunks as server-sent events. What fails in the middle is sent as one."""
+    """Chunks as server-sent events. An error in the middle is sent as an event, too."""
     try:
         yield b"".join(map(_event, first))
         async for chunks in rest:
@@ -193,7 +193,7 @@ def _event(data: object) -> bytes:
 
 
 async def _unless_gone(request: Request, answer: Awaitable[_T]) -> _T | None:
-    """An answer, which is given up when the client goes away: None then."""
+    """The answer; None if the client disconnects, which cancels it."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request.receive))
     try:
@@ -213,22 +213,22 @@ async def _left(receive: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _body_of(request: Request) -> bytes:
-    """The body. Raises InvalidRequest if it is too large, or does not come."""
+    """The request's body. Raises InvalidRequest if it is too large or doesn't arrive in time."""
 
     async def read() -> bytes:
         body = bytearray()
         async for received in request.stream():
             body += received
-            if len(body) > _MOST_BODY:
-                raise InvalidRequest(f"the body is larger than {_MOST_BODY >> 20} MiB", status=413)
+            if len(body) > _MAX_BODY_BYTES:
+                raise InvalidRequest(f"the request body is larger than {_MAX_BODY_BYTES >> 20} MiB", status=413)
         return bytes(body)
 
     try:
         return await asyncio.wait_for(read(), _BODY_S)
     except asyncio.TimeoutError:
-        raise InvalidRequest("the body did not come", status=408) from None
+        raise InvalidRequest(f"the request body did not arrive in {_BODY_S:.0f} s", status=408) from None
     except ClientDisconnect:
-        raise InvalidRequest("the client has gone", status=400) from None
+        raise InvalidRequest("the client disconnected", status=400) from None
 
 
 def _json(data: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -253,31 +253,31 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 def _what_failed(error: Exception) -> dict[str, object]:
-    said = str(error) if isinstance(error, SpecdecError) else "something went wrong in the server"
+    said = str(error) if isinstance(error, SpecdecError) else "internal server error"
     return objects.error_object(said, "server_error")
 
 
 class ServerMetrics:
-    """Counts since the start, and what is under way."""
+    """Prometheus metrics: counts since the start, and the current load."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._registry = registry = CollectorRegistry()
-        self._answers = Counter("specdec_answers", "Answers that were written to their end.", registry=registry)
+        self._answers = Counter("specdec_answers", "Completed answers.", registry=registry)
         self._counts = {
             name: Counter(f"specdec_{name}", about, registry=registry)
             for name, about in (
-                ("prompt_tokens", "Tokens of prompts that were read."),
-                ("tokens", "Tokens of answers."),
-                ("drafted_tokens", "Draft tokens that were verified."),
-                ("accepted_tokens", "Draft tokens that were accepted."),
-                ("passes", "Steps of answers, each a pass of the target."),
+                ("prompt_tokens", "Prompt tokens read."),
+                ("tokens", "Tokens generated."),
+                ("drafted_tokens", "Draft tokens verified."),
+                ("accepted_tokens", "Draft tokens accepted."),
+                ("passes", "Steps, each a forward pass of the target."),
             )
         }
         self._first_s = Histogram(
             "specdec_time_to_first_token_seconds", "Time to first token.", buckets=_BUCKETS_S, registry=registry
         )
-        running = Gauge("specdec_requests_running", "Answers that have a slot.", registry=registry)
-        waiting = Gauge("specdec_requests_waiting", "Answers that wait for a slot.", registry=registry)
+        running = Gauge("specdec_requests_running", "Answers in a slot.", registry=registry)
+        waiting = Gauge("specdec_requests_waiting", "Answers waiting for a slot.", registry=registry)
         running.set_function(lambda: len(scheduler.jobs))
         waiting.set_function(lambda: len(scheduler.waiting))
 

@@ -1,4 +1,4 @@
-"""From a request to its events: jobs on the scheduler's thread, whose events come to asyncio; log probabilities."""
+"""Runs requests as scheduler jobs and passes their events to asyncio, with log probabilities if requested."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
 _T = TypeVar("_T")
-_TOKENIZERS = 2
-"""Threads."""
+_TOKENIZER_THREADS = 2
 _PLAIN = StandardSampler(SamplingOptions())
 
 
 class TokenLogprob(NamedTuple):
-    """A token's bytes and the natural logarithm of its probability; the same of the likeliest at its place."""
+    """A token's bytes, the natural logarithm of its probability, and both for the likeliest tokens at its position."""
 
     piece: bytes
     logprob: float
@@ -41,7 +40,7 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestChoice:
-    """One answer of a request. logprobs: of all its tokens, where they were asked for."""
+    """One answer to a request. logprobs: those of all its tokens, if requested."""
 
     index: int
     prompt: Sequence[int]
@@ -52,13 +51,13 @@ class RequestChoice:
     @property
     def answered(self) -> GenerationResult:
         if self.result is None:
-            raise RuntimeError("the answer has not begun")
+            raise RuntimeError("the answer hasn't started")
         return self.result
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEvent:
-    """An event of a choice, the probabilities of its tokens with it."""
+    """An event of a choice. logprobs: those of its tokens, if requested."""
 
     choice: RequestChoice
     event: Event
@@ -66,30 +65,30 @@ class ChoiceEvent:
 
 
 class Answering:
-    """Answers the requests of a server, or of a batch. max_tokens: of an answer, where a request does not say."""
+    """Answers the requests of a server or a batch. max_tokens: the default for requests that don't set it."""
 
     def __init__(self, scheduler: Scheduler, max_tokens: int | None = None) -> None:
         self.scheduler, self._n_ctx = scheduler, scheduler.n_ctx
         self._any = scheduler.slots.sessions[0]
-        """For what is the same in all slots: settings, tokens."""
+        """Any slot's session: settings and tokenizer are the same in all."""
         self._max_tokens = max_tokens
-        self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
+        self._pool = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
         self._wakeups: _Wakeups | None = None
 
     def close(self) -> None:
-        """Wait for the threads that tokenize: the model must not go before."""
+        """Wait for the tokenizer threads, which use the model."""
         self._pool.shutdown(cancel_futures=True)
 
     @property
     def model_names(self) -> dict[str, str | None]:
-        """Of the target, and of what drafts for it: a draft model's file, or the drafter's name."""
+        """The target's name and the draft's: the draft model's file or the drafter; None without drafting."""
         drafter, pair = self._any.settings.drafter, self._any.weights.pair
         files = {"model": pair.draft_path.stem} if pair.draft_path else {}
         draft = "+".join(files.get(part, part) for part in drafter.split("+"))
         return {"target": pair.target_path.stem, "draft": None if draft == "none" else draft}
 
     async def prepare(self, body: Body) -> list[RequestChoice]:
-        """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
+        """Tokenize a request's prompts and set its sampling. Raises InvalidRequest if it can't be answered."""
         choices: list[RequestChoice] = []
         try:
             settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
@@ -98,12 +97,12 @@ class Answering:
                 await self._apart(body.grammar.compiled)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
-                # Not by the session's own tokenize: its interrupt is that of the last answer in its slot.
+                # Not with the session's tokenize, which the slot's last answer may have left interrupted.
                 tokens = (await self._apart(partial(self._any.weights.tokenize, prompt, None, raw))).tokens
                 room = self._n_ctx - len(tokens)
                 if room < 1:
                     raise InvalidRequest(
-                        f"the prompt has {len(tokens):,} tokens, and the context of a slot holds {self._n_ctx:,}",
+                        f"the prompt has {len(tokens):,} tokens and fills the context of {self._n_ctx:,}",
                         "messages" if isinstance(body, ChatBody) else "prompt",
                         "context_length_exceeded",
                     )
@@ -115,27 +114,27 @@ class Answering:
             said = f"{error}. {error.hint}" if error.hint else str(error)
             raise InvalidRequest(said) from None
         if len(choices) > self.scheduler.most_jobs:
-            raise InvalidRequest(f"this server writes {self.scheduler.most_jobs} answers at once, at most", "n")
+            raise InvalidRequest(f"this server takes at most {self.scheduler.most_jobs} answers at a time", "n")
         return choices
 
     async def tokenize(self, text: str, add_bos: bool) -> list[int]:
-        """add_bos: begin with the token that the vocabulary begins texts with, if it has one."""
+        """The tokens of a text. add_bos: begin with the BOS token, if the vocabulary has one."""
         return await self._apart(partial(self._any.models.target.model.tokenize, text, add_bos=add_bos))
 
     async def _apart(self, work: Callable[[], _T]) -> _T:
-        """In a thread of its own: a template may take seconds."""
+        """Run work in a tokenizer thread: a template may take seconds."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
-        """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
-        what ends an answer; if it is abandoned, the answers end after the pass that runs.
+        """The events of all choices as they come, several at a time if they come quickly. Raises QueueFull, or the
+        error that ends an answer. Closing the generator ends the answers after the current forward pass.
         """
         self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
         queue, jobs, left, ready = _EventQueue(self._wakeups), [], len(choices), set[int]()
         try:
             waiting = list(choices)
             while left:
-                # The others of a prompt wait until it has been read, and go on from there.
+                # Further choices of a prompt wait until the first has read it, and continue from its KV cache.
                 first = {id(choice.prompt): choice for choice in reversed(choices)}
                 begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
                 waiting = [each for each in waiting if each not in begun]
@@ -153,16 +152,15 @@ class Answering:
                 self.scheduler.cancel(job)
 
     async def run_to_end(self, body: Body, choices: Sequence[RequestChoice]) -> None:
-        """Write all answers, of which nobody sees the beginnings."""
+        """Generate all answers without streaming them."""
         async with aclosing(self.events(body, choices)) as events:
             async for _ in events:
                 pass
 
 
 class _Wakeups:
-    """Wakes asyncio for the events of all requests. To wake it costs as much as a small model's pass, and takes a
-    processor from it, so what comes within FLUSH_S of the last time waits for the rest of it; what is urgent does not,
-    and takes along what waits.
+    """Wakes asyncio for the events of all requests. A wake-up costs as much as a small model's pass and takes a core
+    from it, so events wait until FLUSH_S after the last wake-up. Urgent events don't wait; they flush the others.
     """
 
     FLUSH_S = 0.01
@@ -172,19 +170,19 @@ class _Wakeups:
         self._due: deque[_EventQueue] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._awake = False
-        """Whether what comes now will be looked at without being called."""
+        """Whether a wake-up is due, so that new events need none of their own."""
 
     def wake(self, queue: _EventQueue, urgent: bool) -> None:
         self._due.append(queue)
         if urgent or not self._awake:
             self._awake = True
-            with suppress(RuntimeError):  # the loop was closed
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._awake = None, False  # before it is looked at: what comes after calls again
+        self._timer, self._awake = None, False  # before the queues are read: later events need a new wake-up
         while self._due:
             self._due.popleft().filled.set()
             self._awake = True
@@ -193,13 +191,13 @@ class _Wakeups:
 
 
 class _EventQueue:
-    """What goes from the scheduler's thread to a request."""
+    """Carries events from the scheduler's thread to a request."""
 
     def __init__(self, wakeups: _Wakeups) -> None:
         self.filled = asyncio.Event()
         self._wakeups = wakeups
         self._begun: set[int] = set()
-        """Choices of which something has come."""
+        """Choices that have had an event."""
         self._events: deque[ChoiceEvent] = deque()
         self._ends: deque[BaseException | None] = deque()
 
@@ -210,12 +208,12 @@ class _EventQueue:
         self._wakeups.wake(self, urgent=first)
 
     def end(self, error: BaseException | None = None) -> None:
-        """One answer has ended, with an error or without."""
+        """Report that one answer has ended. error: what ended it, if it failed."""
         self._ends.append(error)
         self._wakeups.wake(self, urgent=True)
 
     async def take(self) -> tuple[list[ChoiceEvent], int]:
-        """What has come, at least something, and how many answers have ended. Raises the error of one that failed."""
+        """Wait for events; return them and the number of answers that ended. Raises the error of a failed answer."""
         await self.filled.wait()
         self.filled.clear()
         errors = [self._ends.popleft() for _ in range(len(self._ends))]
@@ -226,16 +224,16 @@ class _EventQueue:
 
 
 def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQueue) -> None:
-    """What a slot does for a choice."""
+    """Generate a choice in a slot."""
     rules: list[LogprobRule] = []
 
-    def noting(rule: AcceptRule) -> AcceptRule:
+    def with_logprobs(rule: AcceptRule) -> AcceptRule:
         rules.append(LogprobRule(rule, session.models.target.model.piece, body.n_logprobs or 0))
         return rules[-1]
 
     try:
-        watch = None if body.n_logprobs is None else noting
-        answer = session.start(list(choice.prompt), choice.sampling, body.speculation(), watch=watch)
+        wrap_rule = None if body.n_logprobs is None else with_logprobs
+        answer = session.start(list(choice.prompt), choice.sampling, body.speculation(), wrap_rule=wrap_rule)
         choice.result = answer.result
         for event in answer:
             if isinstance(event, Prefill):
@@ -249,9 +247,8 @@ def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQu
 
 
 class LogprobRule:
-    """An acceptance rule that notes the probabilities of what it accepts. most: of the likeliest tokens at a place.
-
-    What ends an answer ends it for `taken`, too: of a verdict's tokens only the first may have become text.
+    """An acceptance rule that records the probabilities of the tokens it accepts. most: how many of the likeliest
+    tokens to record at each position.
     """
 
     def __init__(self, rule: AcceptRule, piece: Callable[[int], bytes], most: int) -> None:
@@ -266,7 +263,9 @@ class LogprobRule:
         return verdict
 
     def taken(self, tokens: Sequence[Token]) -> list[TokenLogprob]:
-        """Of a step's tokens, which begin the last verdict. A forced one has the probability 1: it had no logits."""
+        """The probabilities of a step's tokens: a prefix of the last verdict's, because an answer may end within it. A
+        forced token has no logits and gets the probability 1.
+        """
         forced = [TokenLogprob(self._piece(token.id), 0.0, []) for token in tokens if token.origin == "forced"]
         return [*self._places[: len(tokens) - len(forced)], *forced]
 

@@ -1,10 +1,10 @@
-"""What clients of OpenAI's API send, and what this server takes beyond that. Fields that are not here are ignored."""
+"""Request bodies of OpenAI's API, with this server's additions. Unknown fields are ignored."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,14 +16,14 @@ from specdec_cli.engine.config import check_value
 from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
 from specdec_cli.engine.prompt import Prompt
 
-MOST_CHOICES = 16
-_MOST_STOPS = 16
+MAX_CHOICES = 16
+_MAX_STOPS = 16
 _Count = Annotated[int, Meta(ge=1, lt=2**31)]
 _Body = TypeVar("_Body")
 
 
 class InvalidRequest(Exception):
-    """A request that cannot be answered. param: the field that is wrong."""
+    """A request that can't be answered. param: the invalid field."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class InvalidRequest(Exception):
 
 
 class StructuredOutputs(Struct):
-    """What vLLM calls so: one of these."""
+    """vLLM's field of this name. Only one of its fields may be set."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -41,7 +41,7 @@ class StructuredOutputs(Struct):
     def __post_init__(self) -> None:
         named = [name for name in ("json", "regex", "grammar", "choice") if getattr(self, name) is not None]
         if len(named) > 1:
-            raise ValueError(f"one of {', '.join(named)} can be kept to, not several")
+            raise ValueError(f"structured_outputs takes one of its fields, not {' and '.join(named)}")
 
     def bound(self) -> Grammar | None:
         if self.json is not None:
@@ -67,34 +67,39 @@ class Message(Struct):
     content: str | list[TextPart] | None = None
 
     def plain(self) -> dict[str, str]:
-        """With its content as one text. Raises InvalidRequest on pictures and sounds."""
-        parts = [TextPart("text", self.content)] if isinstance(self.content, str) else self.content or []
-        if other := next((part.type for part in parts if part.type != "text" or part.text is None), None):
-            raise InvalidRequest(f"a part of a message is of type {other!r}; only text can be read", "messages")
+        """The message with its content as one text. Raises InvalidRequest on images and audio."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text or "" for part in parts)}
+        return {"role": role, "content": _text(self.content, "messages")}
+
+
+class Prediction(Struct):
+    """What the answer mostly repeats."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
 
 
 class Body(Struct):
-    """What both endpoints take. Sampling options go by the names that they have everywhere: `parse` puts those that are
-    given into `options`. speculative: whether to draft, or how. return_steps: send each step's event, too.
+    """The fields that both endpoints take. options: the sampling options, under their usual names; `parse` fills it.
+    speculative: whether to draft, or how. return_steps: send each step's event.
     """
 
     model: str | None = None
     max_tokens: _Count | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Meta(max_length=_MOST_STOPS)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    stop: str | Annotated[list[str], Meta(max_length=_MAX_STOPS)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculative: bool | dict[str, Any] | None = None
+    prediction: Prediction | None = None
     return_steps: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     options: dict[str, Any] = {}
 
     @property
     def grammar(self) -> Grammar | None:
-        """What the answer must be."""
+        """The grammar that the answer must match."""
         return self.structured_outputs.bound() if self.structured_outputs else None
 
     @property
@@ -102,12 +107,12 @@ class Body(Struct):
         return self.n or 1
 
     @property
-    def tells_usage(self) -> bool:
-        """Whether a stream ends with a count of tokens."""
+    def sends_usage(self) -> bool:
+        """Whether a stream ends with the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling(self, choice: int, most: int, seed: int | None = None) -> SamplingParams:
-        """How a choice is sampled. most: tokens of the answer, and seed, where the request does not say."""
+        """The sampling of a choice. most, seed: the maximum tokens and the seed if the request doesn't set them."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if "" in stop:
             raise InvalidRequest("a stop string cannot be empty", "stop")
@@ -122,18 +127,21 @@ class Body(Struct):
 
     @property
     def n_logprobs(self) -> int | None:
-        """How many of the likeliest tokens to send for each place; None: no probabilities at all."""
+        """How many of the likeliest tokens to send for each position; None for no log probabilities."""
         return None
 
     @property
     def prompts(self) -> list[Prompt]:
-        """What is asked, one prompt or several."""
+        """The request's prompts, at least one."""
         raise NotImplementedError
 
     def speculation(self) -> SpeculativeConfig:
         if self.speculative is False:
             return SpeculativeConfig(drafter="none")
-        return SpeculativeConfig(**(self.speculative if isinstance(self.speculative, dict) else {}))
+        prediction = _text(self.prediction.content, "prediction") if self.prediction else None
+        return SpeculativeConfig(
+            prediction=prediction, **(self.speculative if isinstance(self.speculative, dict) else {})
+        )
 
 
 class ChatBody(Body, kw_only=True):
@@ -159,7 +167,7 @@ class ChatBody(Body, kw_only=True):
             return Grammar.json_schema({"type": "object"})
         inner = asked.get("json_schema")
         if kind != "json_schema" or not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
-            raise ValueError("response_format: text, json_object, or json_schema with a schema")
+            raise ValueError("response_format must be text, json_object, or json_schema with a schema")
         return Grammar.json_schema(inner["schema"])
 
     @property
@@ -177,7 +185,7 @@ class ChatBody(Body, kw_only=True):
 
 class CompletionBody(Body, kw_only=True):
     prompt: str | list[str | int | list[int]]
-    """A text, tokens, or several of either."""
+    """A text, a list of tokens, or a list of texts and token lists."""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -185,8 +193,8 @@ class CompletionBody(Body, kw_only=True):
     def __post_init__(self) -> None:
         if self.echo or self.suffix:
             raise ValueError("echo and suffix are not supported")
-        if len(self.prompts) * self.n_choices > MOST_CHOICES or not self.prompts:
-            raise ValueError(f"one request takes 1 to {MOST_CHOICES} prompts, choices counted")
+        if len(self.prompts) * self.n_choices > MAX_CHOICES or not self.prompts:
+            raise ValueError(f"the number of prompts times n must be 1 to {MAX_CHOICES}")
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -195,7 +203,7 @@ class CompletionBody(Body, kw_only=True):
         tokens = [part for part in self.prompt if isinstance(part, int)]
         several = [part for part in self.prompt if not isinstance(part, int)]
         if tokens and several:
-            raise ValueError("a prompt is a text or tokens, or several of one kind")
+            raise ValueError("prompt must be a text, a list of tokens, or a list of texts and token lists")
         return [tokens] if tokens else [*several]
 
     @property
@@ -203,8 +211,16 @@ class CompletionBody(Body, kw_only=True):
         return self.logprobs
 
 
+def _text(content: str | list[TextPart] | None, param: str) -> str:
+    """Content as one text. Raises InvalidRequest on images and audio."""
+    parts = [TextPart("text", content)] if isinstance(content, str) else content or []
+    if other := next((part.type for part in parts if part.type != "text" or part.text is None), None):
+        raise InvalidRequest(f"parts of type {other!r} are not supported in {param}; send text", param)
+    return "".join(part.text or "" for part in parts)
+
+
 _DRAFTING = ("drafter", "draft_tokens", "draft_min_p", "accept")
-"""What a request may choose of how it is drafted."""
+"""The options that `speculative` takes."""
 
 
 class TokenizeBody(Struct):
@@ -213,7 +229,7 @@ class TokenizeBody(Struct):
 
 
 def parse(body: bytes, kind: type[_Body]) -> _Body:
-    """Raises InvalidRequest on what is not of this kind."""
+    """The body as `kind`. Raises InvalidRequest if it doesn't match."""
     try:
         parsed = msgspec.json.decode(body, type=kind)
         if isinstance(parsed, Body):
@@ -227,12 +243,12 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
         _, _, where = str(error).partition(" - at `$")
         raise InvalidRequest(str(error), where.strip(".`").partition(".")[0].partition("[")[0] or None) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"the request body is not JSON: {error}") from None
 
 
 def _options(data: dict[str, Any], names: Collection[str], param: str = "") -> dict[str, Any]:
-    """What is given of these options. Raises InvalidRequest on one that makes no sense. param: what they are part of,
-    where there is nothing else.
+    """The options that are set, among `names`. Raises InvalidRequest on an invalid value. param: the field that holds
+    them, which may hold no others.
     """
     if param and (unknown := next((name for name in data if name not in names), None)):
         raise InvalidRequest(f"{param} has the unknown field {unknown!r:.60}", param)

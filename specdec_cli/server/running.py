@@ -1,4 +1,4 @@
-"""A server from its socket to its end, and who may come in: keys, hosts, origins, clients that read."""
+"""Runs a server, and checks who may use it: API keys, hosts, origins, and clients that stop reading."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from specdec_cli.server.endpoints import Server
 
 _BACKLOG = 256
 _OPEN = ("/", "/health")
-"""Paths that need no key: they reveal nothing."""
+"""Paths that need no key, because they reveal nothing."""
 SEND_S = 60.0
-"""How long a client may leave a piece of an answer unread."""
+"""Seconds that a client may leave part of an answer unread."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that nobody else has. Raises SpecdecError."""
+    """A listening socket on a port that isn't in use. Raises SpecdecError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)
-        if os.name == "posix":  # Windows would give others the same port, and needs it for nothing
+        if os.name == "posix":  # on Windows, it would let other processes take the same port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(_BACKLOG)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SpecdecError(f"cannot listen at {host}:{port}: {reason}", "Choose another --port or --host.") from None
+        raise SpecdecError(f"cannot listen on {host}:{port}: {reason}", "Choose another --port or --host.") from None
     return listening
 
 
 def serve_forever(server: Server, listening: socket.socket, gate: Gate, grace_s: float) -> int:
-    """Answer until a signal comes, whose number is returned. What runs then may go on for a while."""
+    """Answer requests until a signal comes; return its number. Running answers get `grace_s` seconds to finish."""
     cors = Middleware(CORSMiddleware, allow_origins=gate.cors, allow_methods=["*"], allow_headers=["*"])
     config = uvicorn.Config(
         server.app([*([cors] if gate.cors else []), Middleware(gate.middleware)]),
@@ -64,7 +64,7 @@ def serve_forever(server: Server, listening: socket.socket, gate: Gate, grace_s:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Ends by more signals than uvicorn does, and does not raise them again."""
+    """Stops on more signals than uvicorn does, and doesn't raise them again."""
 
     ended_by = int(signal.SIGTERM)
 
@@ -80,15 +80,17 @@ class _Uvicorn(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal lets answers go on for the grace, a second one ends them."""
+        """The first signal starts the grace period; a second one ends it."""
         self.ended_by = sig
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
 class Gate:
-    """key: what requests must bring, if any. cors: origins of other pages that may ask. local: whether the server is
-    for this machine alone; then a page elsewhere cannot reach it by a name of its own either.
+    """Rejects requests that aren't allowed.
+
+    key: the API key, if any. cors: other origins whose pages may send requests. local: whether to accept only requests
+    to localhost, so that a page can't get in through a host name that it points at this machine.
     """
 
     def __init__(self, key: str | None, cors: Sequence[str], local: bool, send_s: float = SEND_S) -> None:
@@ -110,23 +112,23 @@ class Gate:
                 body = msgspec.json.encode({"error": error_object(message)})
                 await Response(body, status, media_type="application/json")(scope, receive, send)
                 return
-            with suppress(TimeoutError):  # it does not read: the connection is closed
+            with suppress(TimeoutError):  # a client that doesn't read loses its connection
                 await app(scope, receive, send_in_time)
 
         return guarded
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
-        """Status and reason, if a request may not come in."""
+        """The status and the reason if a request is rejected."""
         host = headers.get("host", "")
         if self._local and _host_of(f"//{host}") not in LOOPBACK:
-            return 403, "this server answers on this machine alone"
+            return 403, "this server only accepts requests to localhost"
         origin = headers.get("origin")
         if origin and origin.partition("://")[2] != host and not {origin, "*"} & {*self.cors}:
-            return 403, f"pages of {origin[:80]} may not ask; --cors lets them"
+            return 403, f"pages from {origin[:80]} are not allowed; allow them with --cors"
         scheme, _, given = headers.get("authorization", "").partition(" ")
         key = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
         if self._key and path not in _OPEN and not hmac.compare_digest(key, self._key.encode()):
-            return 401, "the API key is missing or wrong: Authorization: Bearer KEY"
+            return 401, "the API key is missing or wrong; send it as Authorization: Bearer KEY"
         return None
 
 

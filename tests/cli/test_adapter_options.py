@@ -76,14 +76,14 @@ def test_what_is_refused(adapter, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(adapter.read_bytes()[:-100])
     for text, code, says in (
         (tmp_path / "none.gguf", 2, "there is no file"),
-        (f"{adapter}:much", 2, "is no number: 'much'"),
+        (f"{adapter}:much", 2, "is not a number: 'much'"),
         (f"{adapter}:nan", 2, "cannot be nan"),
         (f"{adapter}:-inf", 2, "cannot be -inf"),
         (tmp_path, 2, "is a folder"),
         (tmp_path / "note.txt", 1, "is not a GGUF file"),
         (tmp_path / "cut.gguf", 1, "is cut short"),
-        (TARGET, 1, "target.gguf is a model, and no adapter"),
-        (other, 1, "Name an adapter that was made for this very model."),
+        (TARGET, 1, "target.gguf is a model, not an adapter"),
+        (other, 1, "Name an adapter that was made for this model."),
     ):
         assert_refused(call(*SHORT, "--lora", text), code, says)
         assert_refused(call(*SHORT, "--lora-draft", text), code, says)
@@ -105,7 +105,7 @@ def test_an_adapter_is_tried_once_with_its_model(tmp_path, children):
     deadly = ggufs.with_keys(plain, tmp_path / "a.gguf", ggufs.scalar("adapter.lora.alpha", ggufs.F64, 4.0))
     flags = ("x", "-m", model, "--drafter", "none", "-n", 2, "--raw")
     for _ in range(2):
-        assert_refused(run(*flags, "--lora", deadly), 1, "llama.cpp does not survive a.gguf on m.gguf: GGML_ASSERT")
+        assert_refused(run(*flags, "--lora", deadly), 1, "llama.cpp crashes on a.gguf on m.gguf: GGML_ASSERT")
         model_loading._known.clear()
     assert [child.returncode for child in children] == [0, -signal.SIGABRT]
     for _ in range(2):
@@ -119,7 +119,7 @@ def test_a_draft_that_its_adapter_kills_costs_the_drafts(tmp_path):
     deadly = ggufs.with_keys(plain, tmp_path / "a.gguf", ggufs.scalar("adapter.lora.alpha", ggufs.F64, 4.0))
     done = run("x", "-m", target, "-md", draft, "-n", 4, "--raw", "--lora-draft", deadly)
     assert done.exit_code == 0
-    assert "draft model is not used: llama.cpp does not survive a.gguf on d.gguf" in " ".join(done.stderr.split())
+    assert "draft model is not used: llama.cpp crashes on a.gguf on d.gguf" in " ".join(done.stderr.split())
 
 
 def test_a_comparison_tells_its_adapters(adapter, tmp_path):

@@ -153,7 +153,7 @@ def test_extreme_settings_run(flags):
 
 
 def test_an_unknown_profile():
-    for name, says in (("demmo", "'demo'"), ("def f(x):", "without -p"), ("x" * 300, "specdec ls")):
+    for name, says in (("demmo", "'demo'"), ("def f(x):", "leave out -p"), ("x" * 300, "specdec ls")):
         assert_refused(run(PROMPT, "-p", name), 2, "no profile", name, says)
 
 
@@ -211,7 +211,7 @@ def test_a_pipe(tmp_path):
 def test_a_prompt_longer_than_the_context(tmp_path):
     (tmp_path / "long.txt").write_text("x = 1\n" * 2000)
     for flags, says in (([], "Shorten"), (["-c", "300"], "larger -c"), (["-c", "1024"], "Shorten")):
-        assert_refused(run("-f", tmp_path / "long.txt", *flags), 1, "tokens, the context holds", says)
+        assert_refused(run("-f", tmp_path / "long.txt", *flags), 1, "tokens and fills the context", says)
 
 
 def test_a_context_longer_than_the_training_is_noted_and_used(tmp_path):

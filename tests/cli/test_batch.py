@@ -78,7 +78,7 @@ def test_files_that_cannot_be_used(models, tmp_path):
     assert_refused(call("batch", *models, tmp_path / "none", "-o", tmp_path / "out"), 2, "cannot read")
     assert_refused(call("batch", *models, source, "-o", source), 2, "overwrite the requests")
     (tmp_path / "other").write_text("something else\n")
-    assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "something else")
+    assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "is not an answer")
     assert (tmp_path / "other").read_text() == "something else\n"
     assert_refused(call("batch", *models, source, "-o", tmp_path / "no" / "folder"), 2, "there is no folder")
 

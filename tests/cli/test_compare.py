@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from claims import ratios_in
 from driver import DRAFT, TARGET, assert_refused, call, start, succeeded
 from exactness import second_best
 
@@ -61,7 +62,7 @@ def test_prompts_from_a_file_by_category_but_for_those_that_are_too_long(tmp_pat
     path.write_text("".join(json.dumps({"category": name, "prompt": text}) + "\n" for name, text in prompts))
     result = measured("--prompts", path)
     assert {trial.category for trial in result.trials} == {"a", "b"} and len(result.skipped) == 1
-    assert "skipped, too long for the context: 1 prompt" in comparison_tables.markdown(result)
+    assert "skipped because too long for the context: 1 prompt" in comparison_tables.markdown(result)
     assert {trial.category for trial in measured("--prompts", path, "--category", "a").trials} == {"a"}
     path.write_text('{"prompt": "a"}\n{"prompt": \n')
     assert_refused(compare("--prompts", path), 2, "line 2")
@@ -73,12 +74,13 @@ def test_prompts_from_a_file_by_category_but_for_those_that_are_too_long(tmp_pat
 def test_the_table_and_the_verdict_and_the_same_in_markdown():
     shown = succeeded("compare", "-k", 3, "-n", 16, *PROMPTS).stdout
     assert "target alone" in shown and "k=3" in shown and "4 identical" in shown
-    assert shown.startswith("Too few prompts: ") and "over 2 prompts\n" in shown and "prompts or more" in shown
+    assert shown.startswith("Too few prompts: 2 prompts are not enough") and "Measure at least 3 prompts." in shown
+    assert not ratios_in(shown)
     assert max(map(len, shown.splitlines())) <= 80
     shown = compare("-n", 8, "--md", "--limit", 1, *PROMPTS).stdout
     tables = [line for line in shown.splitlines() if line.startswith("|")]
     assert tables and {line.count("|") for line in tables} == {11, 5}
-    assert "over 1 prompt**" in shown or "nothing was drafted" in shown
+    assert shown.startswith(("**Too few prompts: 1 prompt is", "**No: nothing was drafted", "**No: hardly any tokens"))
     assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
 
 
@@ -93,13 +95,24 @@ def test_results_are_kept_and_compared_with():
     for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
         assert "no variant and prompt in common" in against(*other)  # other prompts, another sampling
     other = against("-m", DRAFT, "-md", TARGET, *PROMPTS)
-    assert "of other models" in other and "now / then" not in other and "the draft is larger than the target" in other
+    assert (
+        "about other models" in other and "now / then" not in other and "the draft is larger than the target" in other
+    )
     assert "first  20" in compare("--list").stdout
     (kept,) = json.loads(compare("--list", "--json").stdout)
     assert kept["name"] == "first" and kept["when"].startswith("20")
 
 
 # --- what fails, and interrupts ---
+
+
+def test_the_same_two_answers_are_compared_once(monkeypatch):
+    proofs, divergence = [], proof.divergence
+    monkeypatch.setitem(rules.RULES, "rejection", second_best)
+    monkeypatch.setattr(proof, "divergence", lambda *answers: proofs.append(answers) or divergence(*answers))
+    result = result_of(compare("--json", "-t", 1, "--repeat", 3, PROMPTS[0], *PROMPTS).stdout)
+    assert result.exactness["k=3"] == {"identical": 0, "rounding": 0, "wrong": 9, "not classified": 0}
+    assert len(proofs) == 2 and len(result.divergences) == 9
 
 
 def test_an_interrupt_while_answers_are_compared(monkeypatch):
@@ -171,15 +184,15 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
     [
         (["--prompts", "pyhton"], 2, "pyhton"),
         (["--repeat", "0"], 2, "repeat cannot be 0"),
-        (["--json", "--md"], 2, "both want the output"),
+        (["--json", "--md"], 2, "can't be used together"),
         (["x", "--prompts", "python"], 2, "prompts and a suite"),
         ([" "], 2, "a prompt is empty"),
         (["--vs", "k4"], 2, "does not parse"),
         (["-o", "/dev/null/page.html"], 2, "cannot write"),
         (["--save", "../up"], 2, "cannot be a result's name"),
-        (["--against", "x", "--md"], 2, "--against is a table"),
+        (["--against", "x", "--md"], 2, "--against can't be used"),
         (["--sweep", "k"], 2, "the sweep 'k' does not parse"),
-        (["--against", "nobody"], 2, "no kept result"),
+        (["--against", "nobody"], 2, "no saved result"),
         (["x = 1\n" * 400], 1, "too long for a context"),
     ],
 )

@@ -84,7 +84,7 @@ def test_without_a_cache_the_answer_comes_all_the_same(module):
     corpus.folder().write_text("in the way")
     found = answer("--ngram-corpus", module)
     assert found["stats"]["acceptance_rate"] > 0.6
-    assert "the index of the corpus is not kept" in " ".join(found["notes"])
+    assert "the index of the corpus is not saved" in " ".join(found["notes"])
 
 
 def test_what_cannot_be_a_corpus(tmp_path):

@@ -226,12 +226,12 @@ def test_places_for_the_draft(out, tmp_path):
     refused(out.with_suffix(".bin"), ".gguf")
     refused("/proc/out.gguf", "cannot write to /proc", code=1)
     out.write_bytes(b"precious")
-    refused(out, "exists already", "--force", force=())
+    refused(out, "already exists", "--force", force=())
     assert out.read_bytes() == b"precious"
     (tmp_path / "folder.gguf").mkdir()
     refused(tmp_path / "folder.gguf", "is a folder")
     (tmp_path / "dangling.gguf").symlink_to("nowhere")
-    refused(tmp_path / "dangling.gguf", "a link to nothing")
+    refused(tmp_path / "dangling.gguf", "a broken link")
     target = tmp_path / "target.gguf"
     target.write_bytes(TARGET.read_bytes())
     (tmp_path / "link.gguf").symlink_to(target)
@@ -260,7 +260,7 @@ def test_a_copy_that_comes_out_wrong_is_not_kept_and_what_cannot_be_remembered_i
     with monkeypatch.context() as patch:
         patch.setattr(quantize, "write", lambda copy, *_: copy.out.write_bytes(DRAFT.read_bytes()) and [])
         refused = draft("prune", "-m", TARGET, *KEEP, "-o", out, "--force")
-    assert_refused(refused, 1, "came out wrong: it has 2 layers of ")
+    assert_refused(refused, 1, "is wrong: it has 2 layers, ")
     assert out.read_bytes() == b"precious" and inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) is None
     (tmp_path / "config").write_text("no folder")
     assert "name it with -md" in made("prune", "-m", TARGET, *KEEP, "-o", out, "--force")["notes"][0]

@@ -40,7 +40,7 @@ def test_a_senseless_window_is_refused_before_a_file_is_touched():
 def test_the_largest_window_that_is_allowed_runs_and_larger_ones_are_refused():
     assert answer(*LOOKAHEAD, "64:5:64", "-k", 511)["notes"] == []
     for value in ("200:5:200", "7:99:7", "1:2:99999999999999999999"):
-        assert_refused(run(*LOOKAHEAD, value, PROMPT), 2, f"lookahead {value} is too much", "512", "256")
+        assert_refused(run(*LOOKAHEAD, value, PROMPT), 2, f"lookahead {value} does not fit into one pass", "512", "256")
 
 
 def test_the_window_must_fit_into_a_fixed_length():

@@ -148,14 +148,14 @@ def test_a_server_without_ranges(hub, inside):
     hub.add(BIG, {BIG_FILE: TARGET.read_bytes() + bytes(30_000_000)})
     hub.ranges = False
     plan = pulled_here(*PAIR, "--dry-run")
-    assert "no ranges" in plan["notes"][0] and len(plan["notes"]) == 1
+    assert "range requests" in plan["notes"][0] and len(plan["notes"]) == 1
     assert (
         sum(request.sent for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}") < WINDOW + 6_000_000
     )  # what two sockets hold
     (file,) = plan["target"]["remote"]["files"]
     begin_file(file, TARGET.read_bytes()[:5_000_000])
     hub.reset()
-    assert "no ranges" in pulled_here(*PAIR)["notes"][0]
+    assert "range requests" in pulled_here(*PAIR)["notes"][0]
     whole = [request.sent for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][-1]
     assert whole == file["size"] == Path(file["path"]).stat().st_size
 

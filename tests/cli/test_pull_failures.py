@@ -42,7 +42,7 @@ def shelf(hub) -> HubServer:
     ("name", "says"),
     [
         ("nobody/nothing:Q4_K_M", ["no repository nobody/nothing", "HF_TOKEN"]),
-        (f"{BIG}:Q2_K", ["no quantisation Q2_K", f"There are: {BIG}:Q4_K_M."]),
+        (f"{BIG}:Q2_K", ["no quantisation Q2_K", f"Available: {BIG}:Q4_K_M."]),
         ("org/many:Q4_K_M", ["more than one", "org/many/a-Q4_K_M.gguf, org/many/b-Q4_K_M.gguf."]),
         ("org/many", ["more than one", "org/many/a-Q4_K_M.gguf, org/many/b-Q4_K_M.gguf, org/many:Q8_0."]),
         ("org/text:Q8_0", ["no GGUF file"]),
@@ -139,13 +139,13 @@ def test_a_disk_that_is_full_before(hub, inside, tmp_path):
     """A petabyte, of which there is the first megabyte."""
     file = hub.repos[BIG].commits[hub.repos[BIG].main][BIG_FILE]
     hub.repos[BIG].commits[hub.repos[BIG].main][BIG_FILE] = replace(file, size=10**15)
-    refused_here(tmp_path, "1,000,00", "GB are free", "HF_HOME")
+    refused_here(tmp_path, "1,000,00", "GB free", "HF_HOME")
     assert weights(hub) == 0 and not (tmp_path / "hf").exists()
 
 
 @pytest.mark.parametrize(
     ("number", "says"),
-    [(errno.ENOSPC, "is full"), (errno.EFBIG, "takes no file this large"), (errno.EACCES, "Permission denied")],
+    [(errno.ENOSPC, "is full"), (errno.EFBIG, "cannot hold a file this large"), (errno.EACCES, "Permission denied")],
 )
 def test_a_disk_that_refuses(hub, inside, tmp_path, monkeypatch, number, says):
     """As FAT does a large file."""

@@ -144,13 +144,13 @@ BAD = {
     "empty": ("", "is empty"),
     "text": ("hello\n", "line 1 is not JSON"),
     "a list": ("[1]\n", "line 1 is not a JSON object"),
-    "no first line": (DONE, "line 1 does not begin a recorded run"),
-    "another format": (RUN.replace("1", "2"), "format 2; this specdec reads format 1"),
+    "no first line": (DONE, "line 1 does not start a recorded run"),
+    "another format": (RUN.replace("1", "2"), "format 2; this version of specdec reads format 1"),
     "torn in the middle": (RUN + '{"event": \n' + DONE, "line 2 is not JSON"),
     "nested": (RUN + "[" * 100_000 + "\n", "line 2 is not JSON"),
-    "unknown event": (RUN + '{"event": "dance"}\n' + DONE, "line 2 holds an unknown event, 'dance'"),
-    "two runs": (RUN + DONE + RUN + DONE, "line 3 holds an unknown event, 'run'"),
-    "after the end": (RUN + DONE + DONE, "line 2 is followed by more events"),
+    "unknown event": (RUN + '{"event": "dance"}\n' + DONE, "line 2 has an unknown event, 'dance'"),
+    "two runs": (RUN + DONE + RUN + DONE, "line 3 has an unknown event, 'run'"),
+    "after the end": (RUN + DONE + DONE, "line 2 ends the run, but more events follow"),
     "no time": (changed(1, at=...), "line 3 is a damaged step: Object missing required field `at`"),
     "a time that is text": (changed(1, at="soon"), "line 3 is a damaged step: Expected `float`, got `str` - at `$.at`"),
     "an endless time": (changed(0, seconds=1e999), "line 2 is not JSON"),
@@ -160,7 +160,7 @@ BAD = {
     "a token without text": (changed(1, tokens=[{**TOKEN, "text": None}]), "got `null` - at `$.tokens[0].text`"),
     "half a character": (changed(1, tokens=[{**TOKEN, "text": "\ud83d"}]), "half a surrogate pair in 'text'"),
     "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
-    "accepted more than drafted": (changed(2, accepted=10**9), "line 4 is a damaged step: more accepted than there is"),
+    "accepted more than drafted": (changed(2, accepted=10**9), "a damaged step: more tokens accepted than drafted"),
 }
 
 

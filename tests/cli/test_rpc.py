@@ -170,7 +170,7 @@ def test_what_is_no_server_is_an_error_of_two_lines(kind):
             done = specdec("run", PROMPT, "--rpc", where)
     said = {"silent": "not answered for 5 s", "old": ".".join(map(str, VERSION_OF_ANOTHER_AGE)), "nobody": "refused"}
     what = told(done)
-    assert where in what and said.get(kind, "is gone, or no server of llama.cpp") in what
+    assert where in what and said.get(kind, "is gone, or is not a llama.cpp server") in what
     assert done.stdout == b"" and monotonic() - started < SOON_S
 
 

@@ -18,7 +18,7 @@ def without_torch(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
 def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
     result = call("draft", kind[0], "-m", TARGET, "-o", tmp_path / "out.gguf", *kind[1:])
-    assert_refused(result, 1, "torch and gguf is not installed", 'pip install "specdec-cli[train]"')
+    assert_refused(result, 1, "packages that aren't installed: torch, gguf", 'pip install "specdec-cli[train]"')
     assert not list(tmp_path.glob("*.gguf"))
 
 
@@ -29,8 +29,8 @@ def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
         (("eagle3", "--width", "100"), "cannot have 100 numbers"),
         (("medusa", "--heads", "0"), "there cannot be 0 heads"),
         (("distill", "--from", "scratch", "--depth", "0"), "cannot have 0 layers"),
-        (("distill", "--from", "scratch", "--words", "-3"), "a draft of -3 tokens"),
-        (("medusa", "--words", "9"), "a draft of 9 tokens"),
+        (("distill", "--from", "scratch", "--words", "-3"), "a vocabulary of -3 tokens"),
+        (("medusa", "--words", "9"), "a vocabulary of 9 tokens"),
         (("distill", "--from", "x.gguf", "--words", "9"), "are only for --from scratch"),
         (("eagle3", "--minutes", "0"), "take 0 minutes"),
         (("eagle3", "--tokens", "5"), "5 tokens"),

@@ -155,4 +155,4 @@ def test_trees_that_are_none(tmp_path, parents, path):
     bad.write_text(changed(2, parents=parents, path=path))
     assert assert_refused(call("replay", bad), 1, "line 4 is a damaged step: ").isprintable()
     bad.write_text(changed(2, tree_events(), path=[1, 4]))
-    assert_refused(call("replay", bad), 1, "line 4 is a damaged step: a draft that is no tree")
+    assert_refused(call("replay", bad), 1, "line 4 is a damaged step: the draft is not a tree")

@@ -166,7 +166,7 @@ def test_a_damaged_file_costs_no_answer_and_is_replaced(quick, timed):
     answer = told("run", PROMPT, "-n", 8)
     assert answer["completion_tokens"] == 8 and len(timed) == 2
     (note,) = answer["notes"]
-    assert note.startswith("what was tuned is not used: cannot read ")
+    assert note.startswith("the results of specdec tune are not used: cannot read ")
     tuned()
     tuned("--temp", 0.8)
     kept = tuning.load(TARGET, DRAFT)

@@ -15,8 +15,8 @@ OBJECT = '{"type": "object", "properties": {"a": {"$ref": "#/nope"}}}'
     ("grammar", "says"),
     [
         (Grammar.json_schema('{"type":'), "JSON schema"),
-        (Grammar.json_schema("[1, 2]"), "no JSON object"),
-        (Grammar.json_schema("false"), "no text fulfils it"),
+        (Grammar.json_schema("[1, 2]"), "not a JSON object"),
+        (Grammar.json_schema("false"), "no text matches it"),
         (Grammar.json_schema({"properties": {"a": {"$ref": "#"}}, "required": ["a"], "type": "object"}), "no text"),
         (
             Grammar.json_schema(
@@ -44,12 +44,12 @@ OBJECT = '{"type": "object", "properties": {"a": {"$ref": "#/nope"}}}'
         (Grammar.rules("hello world"), "grammar"),
         (Grammar.rules("root ::= other"), "other"),
         (Grammar.rules('other ::= "a"'), "root"),
-        (Grammar.rules('root ::= root "a"'), "no text fulfils it"),
+        (Grammar.rules('root ::= root "a"'), "no text matches it"),
         (Grammar.rules("start: ("), "grammar"),
         (Grammar.regex("(["), "unclosed"),
         (Grammar.regex("(?=a)b"), "look-around"),
         (Grammar.regex(r"(a)\1"), "backreferences"),
-        (Grammar.regex(r"[^\s\S]"), "no text fulfils it"),
+        (Grammar.regex(r"[^\s\S]"), "no text matches it"),
     ],
     ids=lambda value: value.text[:30] if isinstance(value, Grammar) else "",
 )

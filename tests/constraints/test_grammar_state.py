@@ -145,7 +145,7 @@ def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
 
 
 def test_a_vocabulary_without_an_end_cannot_be_bound():
-    with pytest.raises(UsageError, match="ends an answer"):
+    with pytest.raises(UsageError, match="needs an end token"):
         GrammarState(Words(ends=()), Grammar.regex("a"))
 
 

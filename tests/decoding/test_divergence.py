@@ -121,9 +121,9 @@ def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
 @pytest.mark.parametrize(
     ("faulty", "again", "bug"),
     [
-        (KeepsARejectedToken, FakeTarget, "computed again, the pass of"),
+        (KeepsARejectedToken, FakeTarget, "computed again, the pass over"),
         (KeepsATokenTooMany, KeepsATokenTooMany, "the cache holds"),
-        (KeepsAnother, KeepsAnother, "the row that decided depends on rejected tokens"),
+        (KeepsAnother, KeepsAnother, "the row of logits that chose the token depends on rejected tokens"),
     ],
 )
 @pytest.mark.parametrize(("settings", "rule"), WAYS)

@@ -124,10 +124,10 @@ def test_a_broken_drafter_never_costs_the_answer(where, monkeypatch):
     events = run(FakeTarget(Counting()), drafter=drafter, max_tokens=8)
     assert tokens_of(events) == list(range(2, 10))
     assert len(events[-1].notes) == 1
-    assert "the scripted drafter failed and the target went on alone" in events[-1].notes[0]
+    assert "the scripted drafter failed, so the target continued alone" in events[-1].notes[0]
 
 
-@pytest.mark.parametrize(("most", "says"), [(1, "2 branches; the target can verify 1"), (0, "can verify chains alone")])
+@pytest.mark.parametrize(("most", "says"), [(1, "2 branches; the target can verify 1"), (0, "can verify only chains")])
 def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(most, says):
     class Branching(ScriptedDrafter):
         def propose(self, context, budget, policy):

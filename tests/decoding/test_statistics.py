@@ -1,7 +1,6 @@
 """The statistics against scipy and simulation."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,12 +82,21 @@ def test_six_ratios_that_are_all_far_below_1_are_slower():
     assert geometric_interval([0.32, 0.36, 0.65, 0.34, 0.36, 0.52]).difference == "slower"
 
 
-def test_a_variant_that_drafted_next_to_nothing_is_never_faster():
-    trials = [trial(variant, str(i), speed + i) for i in range(6) for variant, speed in (("base", 100), ("idle", 120))]
-    idle = summarise([replace(each, steps=100) for each in trials], "idle", "base")
-    assert (idle.speedup.difference, idle.ran_alone, idle.claimed, idle.pass_cost) == ("faster", True, None, None)
-    drafted = summarise(trials, "idle", "base")
-    assert (drafted.ran_alone, drafted.claimed) == (False, drafted.speedup)
+def test_a_variant_that_used_no_drafts_is_never_faster():
+    def summary(speed, **fields):
+        speeds = {"base": 100, "other": speed}
+        trials = [trial(name, str(i), speeds[name] + i, **fields) for i in range(6) for name in speeds]
+        return summarise(trials, "other", "base")
+
+    nothing = summary(120, steps=100)
+    assert (nothing.speedup, nothing.finding, nothing.claimed) == (None, "nothing drafted", None)
+    few = summary(120, steps=100, drafted=60, accepted=1)
+    assert few.speedup.difference == "faster" and (few.finding, few.claimed, few.bounds) == ("few accepted", None, "")
+    assert nothing.ran_alone and few.ran_alone and few.pass_cost is None
+    slow = summary(80, steps=100, drafted=60, accepted=1)
+    assert (slow.finding, slow.ran_alone, slow.claimed) == ("slower", False, slow.speedup), "drafts can cost time"
+    drafted = summary(120, drafted=60, accepted=50)
+    assert (drafted.finding, drafted.claimed) == ("faster", drafted.speedup)
     assert drafted.pass_cost * drafted.speedup.mean == pytest.approx(drafted.tokens_per_step) == 2.0
 
 

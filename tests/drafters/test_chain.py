@@ -162,4 +162,4 @@ def test_one_that_fails_is_not_asked_again_and_the_others_go_on():
 
 def test_where_all_fail_the_target_goes_on_alone():
     events = counted(Failing(), Silent(), k=3, max_tokens=30)
-    assert len(tokens_of(events)) == 30 and "went on alone" in events[-1].notes[0]
+    assert len(tokens_of(events)) == 30 and "continued alone" in events[-1].notes[0]

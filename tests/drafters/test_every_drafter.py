@@ -20,12 +20,14 @@ from specdec_cli.drafters.corpus_index import Corpus
 PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
 """Begins anew with what has come before, so that there is something to repeat from the first step on."""
 CORPUS = Corpus.of([np.random.default_rng(4).integers(0, 4, 300).tolist()])
+PREDICTION = np.random.default_rng(5).integers(0, 4, 60).tolist()
 ANY = FixedLength(400, whole=True)
 WAYS = {
     "model": {},
     "model, a tree": {"width": 3},
     "ngram": {},
     "ngram, a corpus": {"corpus": CORPUS},
+    "ngram, a prediction": {"prediction": PREDICTION},
     "lookahead": {"lookahead": (3, 3, 3)},
     "lookahead, deep": {"lookahead": (1, 5, 2)},
     "model<ngram": {},

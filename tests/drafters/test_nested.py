@@ -66,7 +66,7 @@ def test_it_stops_where_the_policy_does(most):
     [
         ("cannot speed up", ["ngram<model", "model<self", "model<model", "none<ngram", "model<ngram<small"]),
         ("another draft model", ["small", "ngram+small"]),
-        ("no drafter in one place", ["model<", ">", "+"]),
+        ("a drafter is missing", ["model<", ">", "+"]),
         ("two draft models", ["model+self<ngram", "model+model<ngram"]),
     ],
 )

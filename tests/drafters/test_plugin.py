@@ -55,7 +55,7 @@ def test_every_kind_of_fault():
 def test_what_it_is_given_cannot_be_written_to(where, way):
     events = answer(Fault(way, where, lambda text, *_: WRITES[way](text), after=1 if where == "propose" else 0))
     assert_own(events, way)
-    assert "faulty drafter failed and the target went on alone: 'tuple'" in events[-1].notes[0]
+    assert "faulty drafter failed, so the target continued alone: 'tuple'" in events[-1].notes[0]
 
 
 @pytest.mark.parametrize("way", ["written", "scaled"])
@@ -76,7 +76,7 @@ def test_a_right_one_may_return_numbers_of_numpy():
 def test_whatever_it_raises_the_answer_goes_on_with_a_note(where, name):
     events = answer(Fault(name, where, raising(RAISED[name])))
     assert_own(events, name)
-    assert "went on alone: " in events[-1].notes[0] and not events[-1].notes[0].endswith(": ")
+    assert "continued alone: " in events[-1].notes[0] and not events[-1].notes[0].endswith(": ")
 
 
 def test_an_interrupt_is_the_users():
@@ -86,7 +86,7 @@ def test_an_interrupt_is_the_users():
 
 @pytest.mark.parametrize("act", [raising(SystemExit(0)), lambda made: set_to(made, "form", "grown")])
 def test_a_class_that_is_none_is_refused(act):
-    with pytest.raises(UsageError, match=r"does not load: (SystemExit: 0|it is no drafter)"):
+    with pytest.raises(UsageError, match=r"does not load: (SystemExit: 0|it is not a drafter)"):
         answer(Fault("", "load", act))
 
 

@@ -15,7 +15,7 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.translated import TranslatedDrafter
-from specdec_cli.drafters.translation import Mirror, Translation, Writer
+from specdec_cli.drafters.translation import TranslatedContext, Translation, Writer
 
 TARGET = (b"a", b"b", b"ab", b"c", b"\xc3", b"\xa9")
 DRAFT = (b"<s>", b"c", b"bc", b"b", b"a", b"abc", b"\xc3", b"\xa9")
@@ -190,18 +190,18 @@ def test_what_is_held_says_what_the_target_said(kind):
     tokenizer = kind(meanings, [0])
     words = Translation(Writer(Longest(TARGET), TARGET), Writer(tokenizer, meanings), np.append(SHARED, [-1, -1]))
     model = FakeDraftModel(Table(len(meanings), 1))
-    mirror = Mirror(model, words)
+    context = TranslatedContext(model, words)
     rng = np.random.default_rng(0)
     text = [0, 1, 3]
-    mirror.begin(text)
+    context.begin(text)
     for _ in range(200):
         text += rng.integers(0, len(TARGET), rng.integers(1, 4)).tolist()
-        mirror.follow(text, 4)
+        context.follow(text, 4)
         said = b"".join(meanings[token] for token in model._cache if token)
         assert said.lstrip(b" ") == b"".join(TARGET[token] for token in text)
         for token in rng.integers(1, len(DRAFT), rng.integers(0, 3)).tolist():
-            mirror.add(token)
-        mirror.rewind(())
+            context.add(token)
+        context.rewind(())
 
 
 def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():
@@ -215,7 +215,7 @@ def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():
         FakeDraftModel(Table(len(meanings), 3)), words, StandardSampler(GREEDY), True, np.random.default_rng(1)
     )
     events = run(FakeTarget(Table(len(TARGET), 5)), PROMPT, drafter, max_tokens=9)
-    assert len(tokens_of(events)) == 9 and "cannot write" in events[-1].notes[0]
+    assert len(tokens_of(events)) == 9 and "cannot encode" in events[-1].notes[0]
 
 
 # Vocabularies

@@ -39,6 +39,6 @@ def test_other_threads_or_layers_or_another_file_have_other_costs(model, change)
 @pytest.mark.parametrize("what", ["machine", "build"])
 def test_another_machine_or_build_is_named(model, what):
     kept_costs.save_kept(model, HERE, COSTS)
-    with pytest.raises(SpecdecError, match=f"of another {what}") as found:
+    with pytest.raises(SpecdecError, match=f"from another {what}") as found:
         kept_costs.load_kept(model, replace(HERE, **{what: "another"}))
     assert "Remove" in found.value.hint

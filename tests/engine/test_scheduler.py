@@ -61,7 +61,7 @@ class Answers:
 
         def work(session):
             try:
-                answer = session.start(prompt, sampling, speculative, raw=True, watch=watch)
+                answer = session.start(prompt, sampling, speculative, raw=True, wrap_rule=watch)
                 self.results[number] = answer.result
                 for event in answer:
                     each(event)
@@ -92,7 +92,7 @@ def alone():
         for text in PROMPTS:
             for number, way in enumerate(WAYS):
                 noted = Noted()
-                answer = session.start(text, *way, raw=True, watch=noted.watch)
+                answer = session.start(text, *way, raw=True, wrap_rule=noted.watch)
                 assert [*answer]
                 answered[text, number] = answer.result, noted.rows
     return answered

@@ -41,7 +41,7 @@ def answer(session):
 
 def says_no(text):
     """What a package's class says of itself can be refused before there is an answer."""
-    return any(says in text for says in ("does not load", "cannot speed up", "for another draft model only"))
+    return any(says in text for says in ("does not load", "cannot speed up", "only for another draft model"))
 
 
 def assert_told(notes, about):

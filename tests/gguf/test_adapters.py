@@ -68,16 +68,16 @@ def test_what_fits(tmp_path, model, adapted):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"keys": {"general.type": None}}, "is a model, and no adapter"),
-        ({"keys": {"general.type": "model"}}, "is a model, and no adapter"),
-        ({"keys": {"general.type": "mmproj"}}, "of the type mmproj, and no adapter"),
-        ({"keys": {"general.type": 1.0}}, "of the type 1.0, and no adapter"),
-        ({"keys": {"adapter.type": None}}, "of the type None, and not lora"),
-        ({"keys": {"adapter.type": "control"}}, "of the type control, and not lora"),
+        ({"keys": {"general.type": None}}, "is a model, not an adapter"),
+        ({"keys": {"general.type": "model"}}, "is a model, not an adapter"),
+        ({"keys": {"general.type": "mmproj"}}, "of type mmproj, not an adapter"),
+        ({"keys": {"general.type": 1.0}}, "of type 1.0, not an adapter"),
+        ({"keys": {"adapter.type": None}}, "of type None, not lora"),
+        ({"keys": {"adapter.type": "control"}}, "of type control, not lora"),
         ({"keys": {"adapter.lora.alpha": "4"}}, "its alpha is 4"),
         ({"keys": {"adapter.lora.alpha": float("nan")}}, "its alpha is nan"),
         ({"keys": {"adapter.alora.invocation_tokens": "x"}}, "activated adapter"),
-        ({"architecture": "qwen2"}, "for models of the architecture qwen2; model.gguf is llama"),
+        ({"architecture": "qwen2"}, "for the architecture qwen2, but model.gguf is llama"),
         ({"shapes": {"lora_a": (4, 33)}}, "has parts of 33x4 and 4x32"),
         ({"shapes": {"lora_b": (33, 4)}}, "has parts of 32x4 and 4x33"),
         ({"shapes": {"lora_b": (32, 5)}}, "has parts of 32x4 and 5x32"),
@@ -108,7 +108,7 @@ def rewritten(path, old, new):
 
 
 def test_parts_that_are_none_or_alone(tmp_path, model):
-    for new, says in ((b"lora_c", "no part of an adapter"), (b"weight", "no part of an adapter")):
+    for new, says in ((b"lora_c", "not part of an adapter"), (b"weight", "not part of an adapter")):
         path = rewritten(
             loras.write(tmp_path / "a.gguf", model), b"blk.0.attn_q.weight.lora_b", b"blk.0.attn_q.weight." + new
         )
@@ -117,7 +117,7 @@ def test_parts_that_are_none_or_alone(tmp_path, model):
     path = rewritten(
         loras.write(tmp_path / "a.gguf", model), b"blk.0.attn_q.weight.lora_b", b"blk.0.attn_k.weight.lora_b"
     )
-    with pytest.raises(SpecdecError, match=r"blk\.0\.attn_[qk]\.weight has one of its two parts only"):
+    with pytest.raises(SpecdecError, match=r"blk\.0\.attn_[qk]\.weight has only one of its two parts"):
         read(path, model)
 
 
@@ -126,7 +126,7 @@ def test_embeddings_that_are_the_output_too(tmp_path):
     header = read_header(TARGET)
     assert all(tensor.name != "output.weight" for tensor in header.tensors)
     path = loras.write(tmp_path / "a.gguf", TARGET, adapted=("token_embd",))
-    with pytest.raises(SpecdecError, match="which are its output matrix, too"):
+    with pytest.raises(SpecdecError, match="which are also its output matrix"):
         read(path, TARGET)
 
 
@@ -144,7 +144,7 @@ def test_files_that_are_none_or_damaged(tmp_path, model):
         read(tmp_path / "none.gguf", model)
     with pytest.raises(UsageError, match="is a folder"):
         read(tmp_path, model)
-    with pytest.raises(UsageError, match=r"a\.gguf is no number: 'much'"):
+    with pytest.raises(UsageError, match=r"a\.gguf is not a number: 'much'"):
         read(tmp_path / "a.gguf:much", model)
     parts = ggufs.with_keys(tmp_path / "a.gguf", tmp_path / "x.gguf", ggufs.scalar("split.count", ggufs.U32, 1))
     assert read(parts, model)

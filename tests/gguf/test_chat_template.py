@@ -29,7 +29,7 @@ def model(template=CHATML, **fields) -> Header:
 def impatient():
     """Templates without end take less of the tests' time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chat, "_MOST_CPU_S", 0.3)
+        patch.setattr(chat, "_MAX_CPU_S", 0.3)
         chat._renderer._stop()
         yield
         chat._renderer._stop()
@@ -182,7 +182,7 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(template):
 
 @pytest.mark.parametrize("template", GROWING.values(), ids=GROWING)
 def test_a_template_that_goes_on_or_grows_without_end_is_refused(template):
-    why = "too much time or memory|is unsafe|No filter named|is undefined|too long|too wide|recursion|the most is"
+    why = "too much time or memory|is unsafe|No filter named|is undefined|too long|too wide|recursion|the limit is"
     with pytest.raises(SpecdecError, match=rf"^the chat template of chat\.gguf failed: .*({why})") as caught:
         chat.render(model(template), user())
     assert "--raw" in caught.value.hint

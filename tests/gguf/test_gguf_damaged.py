@@ -47,13 +47,14 @@ def test_other_files_and_versions_are_refused(tmp_path, content, says):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("missing.gguf", "no file"), ("", "folder"), ("x" * 300, "cannot read"), ("a\0b", "is no path")]
+    ("name", "says"),
+    [("missing.gguf", "no file"), ("", "folder"), ("x" * 300, "cannot read"), ("a\0b", "not a path")],
 )
 def test_a_path_that_cannot_be_read(tmp_path, name, says):
     with pytest.raises(SpecdecError, match=says) as caught:
         read_header(tmp_path / name)
     assert caught.value.hint
-    with pytest.raises(SpecdecError, match="is no path"):
+    with pytest.raises(SpecdecError, match="is not a path"):
         read_header(Path())
 
 

@@ -106,7 +106,7 @@ def test_what_fits_is_allowed_to_the_byte():
     with pytest.raises(SpecdecError, match="1,000 tokens") as caught:
         require(attending(), 1000, needed - 1)
     assert "-c" in caught.value.hint and caught.value.exit_code == 1
-    with pytest.raises(SpecdecError, match=r"needs 5,120\.0 GB; 8\.0 GB are free"):
+    with pytest.raises(SpecdecError, match=r"needs 5,120\.0 GB, but 8\.0 GB are free"):
         require(attending(), 10**9, 8 * 10**9)
 
 

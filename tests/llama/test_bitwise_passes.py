@@ -151,7 +151,7 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
         monkeypatch.setattr(LlamaContext, "decode", rounds)
         mine = Transcript.of(session.events(prompt, 0))
         assert own.tokens != mine.tokens
-        assert "agreed bit for bit when measured do not here" in session.divergence(prompt, own, mine, 0, settings).bug
+        assert "agreed bit for bit when measured differ here" in session.divergence(prompt, own, mine, 0, settings).bug
 
 
 @pytest.mark.parametrize("k", [8, "auto"])

@@ -266,9 +266,9 @@ def test_typical_acceptance_runs(tmp_path, target, tree):
         ({"head.0.block.bias": np.zeros(32, np.float16)}, "which ggml cannot compute with"),
         ({"d2t": np.arange(300, dtype=np.int32)}, "d2t is 300 of I32, not a table of token ids"),
         ({"d2t": np.arange(301, dtype=np.int64)}, "d2t is 301 of I64, not a table of token ids"),
-        ({"d2t": np.arange(1, 301, dtype=np.int64)}, "some twice, or not of 0 to 299"),
-        ({"d2t": np.arange(-1, 299, dtype=np.int64)}, "some twice, or not of 0 to 299"),
-        ({"d2t": np.arange(300, dtype=np.int64) // 2}, "some twice, or not of 0 to 299"),
+        ({"d2t": np.arange(1, 301, dtype=np.int64)}, "duplicates, or ids outside 0 to 299"),
+        ({"d2t": np.arange(-1, 299, dtype=np.int64)}, "duplicates, or ids outside 0 to 299"),
+        ({"d2t": np.arange(300, dtype=np.int64) // 2}, "duplicates, or ids outside 0 to 299"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, target, changes, said):
@@ -283,13 +283,13 @@ def test_heads_of_another_width(tmp_path, target):
     other = gguf.GGUFReader(head, "r+")
     other.fields["medusa.embedding_length"].parts[-1][0] = 64
     del other
-    with pytest.raises(IncompatiblePair, match="was made for rows of 64 numbers"):
+    with pytest.raises(IncompatiblePair, match="fits a hidden size of 64"):
         loaded(target=target, draft=head)
 
 
 def test_a_target_that_gives_no_logits_beside_its_rows(tmp_path):
     lfm2, head = tiny.write(tmp_path / "lfm2.gguf", "lfm2"), tiny.write(tmp_path / "head.gguf", "medusa")
-    assert "hidden rows beside its logits" in answered(lfm2, head, drafter="medusa")
+    assert "hidden rows together with its logits" in answered(lfm2, head, drafter="medusa")
 
 
 @pytest.mark.parametrize("kind", ["mamba", "qwen35", "olmo2-window"])

@@ -117,14 +117,14 @@ def test_llama_cpp_is_told_devices_and_shares(machine, asked, placement, expecte
         ((), Placement.parse(-1, "CUDA0"), "no device 'CUDA0'"),
         (GPUS, Placement.parse(-1, "CUDA0,CUDA7"), "no device 'CUDA7'"),
         (GPUS, Placement.parse(-1, "CUDA"), "no device 'CUDA'"),
-        ((), Placement.parse(-1, None, "3,1"), "for several devices; here there is none"),
-        (GPUS[:1], Placement.parse(-1, None, "3,1"), "here there is CUDA0 alone"),
-        (GPUS, Placement.parse(-1, "CUDA1", "3,1"), "here there is CUDA1 alone"),
-        (GPUS, Placement.parse(-1, "none", "1"), "here there is none"),
+        ((), Placement.parse(-1, None, "3,1"), "needs several devices; there is none"),
+        (GPUS[:1], Placement.parse(-1, None, "3,1"), "there is only CUDA0"),
+        (GPUS, Placement.parse(-1, "CUDA1", "3,1"), "there is only CUDA1"),
+        (GPUS, Placement.parse(-1, "none", "1"), "there is none"),
         (GPUS, Placement.parse(-1, None, "3,1"), "2 parts for 3 devices"),
         (GPUS, Placement.parse(-1, "CUDA1,CUDA2", "3,1,1"), "3 parts for 2 devices"),
         ([replace(CPU, name=f"G{i}", kind="GPU") for i in range(17)], Placement.parse(-1, None, "1" + ",1" * 16), "17"),
-        ([*GPUS[:1], INTEGRATED], Placement.parse(-1, None, "3,1"), "here there is CUDA0 alone"),
+        ([*GPUS[:1], INTEGRATED], Placement.parse(-1, None, "3,1"), "there is only CUDA0"),
     ],
 )
 def test_what_cannot_be(machine, devices, placement, says):
@@ -194,6 +194,6 @@ def test_the_cpu_by_name_decodes():
 def test_on_the_command_line():
     for flag in ("--device", "--device-draft"):
         assert_refused(run("x", flag, "CUDA9"), 2, "there is no device 'CUDA9'", "none (the CPU)")
-    assert_refused(run("x", "--tensor-split", "3,1"), 2, "a tensor split is for several devices")
+    assert_refused(run("x", "--tensor-split", "3,1"), 2, "a tensor split needs several devices")
     done = call("run", "x", "-n", 1, SPECDEC_DEVICE="CUDA9")
     assert_refused(done, 2, "there is no device 'CUDA9'")

@@ -82,10 +82,10 @@ def test_prompts_are_held_out_by_category(session, tmp_path):
     assert len(chosen.held_out) == pytest.approx(len(chosen.train) / 4, abs=5)  # the first of every category, too
     own = tmp_path / "own.txt"
     own.write_text("def f(x):\n" + "word " * 600)
-    with pytest.raises(UsageError, match="too few prompts"):
+    with pytest.raises(UsageError, match="too few usable prompts"):
         training_prompts(session, str(own), str(own), 512, raw=False)
     apart = training_prompts(session, "python", str(own), 512, raw=False)
-    assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "left out" in apart.notes[-1]
+    assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "skipped" in apart.notes[-1]
 
 
 def test_kept_conversations_are_prompts(tmp_path):
@@ -130,7 +130,7 @@ def test_prompts_that_the_tokenizer_cannot_write_are_left_out(session, tmp_path,
     own.write_text("import\ndef f(x):\nclass A:\n")
     chosen = training_prompts(session, str(own), None, 512, raw=False)
     assert {prompt.text for prompt in [*chosen.train, *chosen.held_out]} == {"def f(x):", "class A:"}
-    assert "prompts left out that the tokenizer cannot write: 1" in chosen.notes
+    assert "prompts skipped because the tokenizer cannot encode them: 1" in chosen.notes
     own.write_text("import\n")
-    with pytest.raises(UsageError, match="cannot write the prompts"):
+    with pytest.raises(UsageError, match="cannot encode the prompts"):
         training_prompts(session, str(own), None, 512, raw=False)

@@ -7,7 +7,8 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.measure.advice import advise, expected_speedup, expected_tokens
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.simulate import half_priced
-from specdec_cli.measure.trials import Variant, overall_verdict, summarise
+from specdec_cli.measure.trials import Variant, summarise
+from specdec_cli.measure.verdict import overall_verdict
 
 FLAT = Costs(Curve({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}), draft=Curve({1: 0.001}), other=0.0001)
 STEEP = Costs(Curve({1: 0.010, 2: 0.020, 3: 0.030, 4: 0.040}), draft=Curve({1: 0.004}), other=0.0001)
@@ -62,16 +63,17 @@ def good(k, **fields):
 def test_advice_names_the_causes_once_for_all_variants():
     said = words(STEEP, ("k=3", 3, 31, poor(3, drafted=300, accepted=70, steps=80)), ("k=1", 1, 60, poor(1)))
     for part in (
-        *("Drafting, without reading the prompt, takes 40% of the time of k=3", "one draft token costs 40%"),
+        *("Drafting takes 40% of the time with k=3, without reading the prompt", "one draft token costs 40%"),
         *(
-            "of what was drafted, 23% with k=3 and 40% with k=1",
+            "Few draft tokens are accepted: 23% with k=3 and 40% with k=1",
             "verifying 2 and 5 tokens takes 2.0 and 5.0 times as long",
         ),
         "No draft length pays with this pair",
     ):
         assert part in said
-    assert "mixture" not in said and said.count("Acceptance") == 1
-    assert "own reading of the prompt takes" in words(STEEP, ("k=3", 3, 31, poor(3, draft_s=0.9, draft_prefill_s=0.8)))
+    assert "mixture" not in said and said.count("Few draft tokens") == 1
+    reading = ("k=3", 3, 31, poor(3, draft_s=0.9, draft_prefill_s=0.8))
+    assert "of the decoding time to read the prompt" in words(STEEP, reading)
     assert "mixture of 64 experts" in words(STEEP, ("k=3", 3, 31, poor(3)), experts=64)
     assert "answers are short (4 tokens)" in words(STEEP, ("k=3", 3, 31, poor(3, tokens=4, steps=2)))
 
@@ -87,37 +89,84 @@ def test_variants_that_cannot_be_told_from_the_winner_are_named():
     infos.append(Variant("k=4", "base", RecordedSettings(drafter="model", draft_tokens=4)))
     overall.append(summarise(trials, "k=4", "base"))
     verdict = overall_verdict(overall, {info.name: "base" for info in infos})
-    assert advise(verdict, infos, overall, trials)[0] == "k=4 may be as fast as k=3: between them the interval holds 1."
+    equal = "k=4 may be as fast as k=3: the interval of the ratio between them holds 1."
+    assert advise(verdict, infos, overall, trials)[0] == equal
 
 
-def test_the_verdict_on_all_variants():
-    def verdict(*variants, prompts=6, wrong=()):
-        _, infos, overall, _ = measured(FLAT, *variants, prompts=prompts)
-        return overall_verdict(overall, {info.name: info.baseline for info in infos}, wrong)
+def verdict_on(*variants, prompts=6, wrong=(), default=None):
+    _, infos, overall, _ = measured(FLAT, *variants, prompts=prompts)
+    return overall_verdict(overall, {info.name: info.baseline for info in infos}, wrong, default)
 
-    fast, slow = ("k=3", 3, 250, good(3)), ("k=1", 1, 50, good(1))
-    idle = ("k=auto", "auto", 300, {"steps": 100})
-    yes = verdict(slow, fast, idle)
+
+FAST, SLOW = ("k=3", 3, 250, good(3)), ("k=1", 1, 50, good(1))
+EQUAL, IDLE = ("k=2", 2, 100, good(2)), ("k=auto", "auto", 300, {"steps": 100})
+WASTED = ("k=auto", "auto", 110, {"steps": 100, "drafted": 9, "accepted": 1})
+
+
+def test_the_verdict_is_about_the_fastest_variant_that_pays():
+    yes = verdict_on(SLOW, FAST, IDLE, default="k=auto")
     assert (yes.pays, yes.variant, yes.winner) == ("yes", "k=3", "k=3")
     assert yes.ranking == ("k=3", "base", "k=auto", "k=1")
-    assert str(yes).startswith("Yes: 2.4") and "fastest way measured" in yes.sentence
-    no = verdict(slow, idle)
-    assert (no.pays, no.variant, no.winner) == ("no", "k=1", "base") and str(no).endswith("at best")
-    assert verdict(idle).pays == "nothing drafted" and str(verdict(idle)) == "No: nothing was drafted"
-    assert verdict(fast, prompts=2).pays == "too few prompts" and "over 2 prompts" in str(verdict(fast, prompts=2))
-    assert verdict(fast, wrong={"k=3"}).pays == "wrong"
-    assert verdict(fast, slow, wrong={"k=3"}).pays == "no"
-    lossy = verdict(("typical", 3, 400, good(3, distance=0.5)), fast)
+    assert yes.headline.startswith("Yes: 2.4") and yes.headline.endswith(" with k=3")
+    assert yes.sentence == (
+        "k=3 is the fastest setting measured. "
+        "The default draft length, k=auto, drafted nothing: its speed is the target's own."
+    )
+    assert yes.recommendation == "Use k=3."
+    assert verdict_on(FAST, default="k=3").recommendation == "Keep the default draft length, k=3."
+    assert "length, k=1, is slower than the target alone: 0.5" in verdict_on(SLOW, FAST, default="k=1").sentence
+
+
+def test_a_verdict_without_a_gain_shows_only_ratios_that_may_be_claimed():
+    no = verdict_on(SLOW)
+    assert (no.pays, no.variant, no.winner) == ("no", "k=1", "base") and no.headline.startswith("No: 0.5")
+    several = verdict_on(SLOW, EQUAL)
+    assert (several.pays, several.variant, several.speedup) == ("no", "k=2", None)
+    assert several.headline == "No: no setting measured is faster than the target alone"
+    assert several.sentence == "k=2 comes closest (1.00 to 1.00)."
+    assert verdict_on(EQUAL).headline == "No: k=2 is as fast as the target alone"
+    assert several.recommendation == "Run the target alone (--drafter none)."
+
+
+def test_a_verdict_says_nothing_was_drafted_only_if_nothing_was():
+    assert (verdict_on(IDLE).pays, verdict_on(IDLE).headline) == ("nothing drafted", "No: nothing was drafted")
+    few = verdict_on(WASTED)
+    assert (few.pays, few.headline) == ("few accepted", "No: hardly any tokens came from drafts")
+    assert few.winner == "base" and few.speedup is None
+    assert verdict_on(SLOW, IDLE).pays == "no"
+    assert "Hardly any tokens came from drafts with k=auto, so" in words(FLAT, SLOW, WASTED)
+    assert "Nothing was drafted with k=auto, so" in words(FLAT, SLOW, IDLE)
+
+
+def test_too_few_prompts_wrong_and_lossy_variants_and_no_measurement():
+    few = verdict_on(FAST, prompts=2)
+    assert (few.pays, few.headline) == ("too few prompts", "Too few prompts: 2 prompts are not enough for an interval")
+    assert verdict_on(FAST, prompts=1).headline.startswith("Too few prompts: 1 prompt is ")
+    assert verdict_on(FAST, wrong={"k=3"}).pays == "wrong"
+    assert verdict_on(FAST, SLOW, wrong={"k=3"}).pays == "no"
+    lossy = verdict_on(("typical", 3, 400, good(3, distance=0.5)), FAST)
     assert (lossy.variant, lossy.lossy, lossy.ranking[0]) == ("k=3", False, "typical")
-    assert "LOSSY" in verdict(("typical", 3, 400, good(3, distance=0.5))).sentence
-    assert verdict().pays == "not measured"
+    assert "LOSSY" in verdict_on(("typical", 3, 400, good(3, distance=0.5))).sentence
+    assert verdict_on().pays == "not measured"
+
+
+def verdict_of_speeds(default=None, **speeds):
+    trials = [trial("base", str(i), 100, steps=100) for i in range(4)]
+    trials += [trial(name, str(i), speed, **good(3)) for name, each in speeds.items() for i, speed in enumerate(each)]
+    overall = [summarise(trials, name, "base") for name in ("base", *speeds)]
+    return overall_verdict(overall, dict.fromkeys(("base", *speeds), "base"), (), default)
 
 
 def test_too_wide_an_interval_is_inconclusive():
-    trials = [trial("base", str(i), 100, steps=100) for i in range(4)]
-    trials += [trial("k=3", str(i), speed, **good(3)) for i, speed in enumerate((60, 180, 90, 140))]
-    overall = [summarise(trials, name, "base") for name in ("base", "k=3")]
-    verdict = overall_verdict(overall, {"base": "base", "k=3": "base"})
-    assert (verdict.pays, verdict.winner) == ("inconclusive", None) and str(verdict).startswith("Inconclusive: 1.08x (")
-    infos = [Variant(name, "base", RecordedSettings()) for name in ("base", "k=3")]
-    assert "make the interval narrower" in advise(verdict, infos, overall, trials)[-1]
+    verdict = verdict_of_speeds(wide=(60, 180, 90, 140))
+    assert (verdict.pays, verdict.winner, verdict.speedup) == ("inconclusive", None, None)
+    assert verdict.headline == "Inconclusive: wide may be faster or slower than the target alone"
+    assert "(0." in verdict.sentence and "more prompts" in verdict.recommendation
+
+
+def test_a_slower_variant_that_is_undecided_does_not_decide():
+    verdict = verdict_of_speeds("auto", auto=(102, 104, 103, 101), k4=(60, 120, 70, 90))
+    assert (verdict.pays, verdict.variant, verdict.winner) == ("no", "auto", "base")
+    verdict = verdict_of_speeds("auto", auto=(96, 97, 98, 97), k4=(60, 180, 90, 140))
+    assert (verdict.pays, verdict.variant) == ("inconclusive", "k4")
+    assert "The default draft length, auto, is slower than the target alone: 0.97x" in verdict.sentence

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -41,17 +42,25 @@ def bundled():
 
 
 def test_the_built_in_suites(bundled):
-    expected = {"chat", "code", "creative", "edit", "python", "reasoning", "structured", "summarisation", "translation"}
-    assert set(bundled) == expected
+    own_category = {"chat", "code", "creative", "edit", "reasoning", "structured", "summarisation", "translation"}
+    assert set(bundled) == own_category | {"edits", "python"}
     assert all(len(prompts) >= 8 for prompts in bundled.values())
     assert all(suites.builtin().values())
     prompts = [prompt for suite in bundled.values() for prompt in suite]
     assert len({prompt.text for prompt in prompts}) == len({prompt.id for prompt in prompts}) == len(prompts)
-    assert all({prompt.category for prompt in bundled[name]} == {name} for name in expected - {"python"})
+    assert all({prompt.category for prompt in bundled[name]} == {name} for name in own_category)
     categories = [prompt.category for prompt in bundled["python"]]
     assert set(categories) == {"functions", "classes", "tests", "scripts", "loops"}
     assert min(map(categories.count, categories)) >= 6
     assert all(prompt.text == prompt.text.rstrip() for prompt in bundled["python"])
+
+
+def test_the_suite_of_edits(bundled):
+    kinds = ("rename", "type-hints", "docstrings", "comments", "bugs", "reformat", "convert", "proofread")
+    numbered = [f"{kind}-{number:02}" for kind in kinds for number in range(1, 6)]
+    assert [re.match(r"\D+\d\d", prompt.id)[0] for prompt in bundled["edits"]] == numbered
+    assert all(prompt.id.startswith(f"{prompt.category}-") for prompt in bundled["edits"])
+    assert all(prompt.text == prompt.text.strip() for prompt in bundled["edits"])
 
 
 # Names
@@ -169,7 +178,7 @@ MALFORMED = {
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
     "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
-    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: an alias (*name)"),
+    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: aliases (*name)"),
     "YAML prompt missing": ("a.yaml", "- {id: x}\n", "a.yaml, prompt 1: missing required field prompt"),
 }
 

@@ -52,7 +52,7 @@ def test_a_variant_with_other_sampling_has_a_baseline_of_its_own():
         ("=4", "does not parse", "key=value"),
         ("k=4,,", "does not parse", "key=value"),
         ("tmep=0.5", "cannot differ", "'temp'"),
-        ("profile=x", "cannot differ", "What can"),
+        ("profile=x", "cannot differ", "These can"),
         ("k=four", "cannot be 'four'", "whole number"),
         ("temp=hot", "not a number", "Give a number"),
         ("k=0", "cannot be 0", "-k"),

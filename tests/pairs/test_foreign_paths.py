@@ -103,7 +103,7 @@ def test_a_file_in_the_way_is_replaced(planned, outside, which, kind):
 
 def test_what_the_library_takes_for_content_is_not_removed_elsewhere(planned, outside, monkeypatch):
     """As of a file above the Hub's limit, for which huggingface_hub uses what is there."""
-    monkeypatch.setattr("specdec_cli.pairs.hub.download._LARGEST_BY_HTTP", 0)
+    monkeypatch.setattr("specdec_cli.pairs.hub.download._MAX_HTTP_BYTES", 0)
     (outside / "file").write_bytes(bytes(SIZES[0]))
     blob = cache.blob_of(*planned)
     blob.parent.mkdir(parents=True)

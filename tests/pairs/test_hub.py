@@ -153,7 +153,7 @@ def test_a_hub_that_stalls(hub, monkeypatch, naps, part, after):
 
 
 @pytest.mark.parametrize(
-    ("status", "says"), [(429, "slow down"), (500, "HTTP 500"), (503, "HTTP 503"), (0, "cannot reach")]
+    ("status", "says"), [(429, "limits requests"), (500, "HTTP 500"), (503, "HTTP 503"), (0, "cannot reach")]
 )
 @pytest.mark.parametrize("part", ["GET /api/models/", HEADER, WEIGHTS])
 def test_failures_that_last(hub, naps, tmp_path, part, status, says):
@@ -169,7 +169,7 @@ def test_connections_that_always_break(hub, naps, tmp_path):
     hub.faults.clear()
     hub.reset()
     hub.cut(content(hub, BIG_FILE, WEIGHTS, 1000), after=0, times=INF, reset=True)
-    refused_here(tmp_path, "cannot reach", "goes on")
+    refused_here(tmp_path, "cannot reach", "continues where it stopped")
 
 
 # --- what came altered -------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
 @pytest.fixture
 def large(monkeypatch):
     """As if every file were above the Hub's limit: huggingface_hub downloads it, by Xet where there is one."""
-    monkeypatch.setattr("specdec_cli.pairs.hub.download._LARGEST_BY_HTTP", 0)
+    monkeypatch.setattr("specdec_cli.pairs.hub.download._MAX_HTTP_BYTES", 0)
 
 
 def test_a_file_too_large_for_http_is_left_to_the_library(hub, naps, large, tmp_path):
@@ -276,7 +276,7 @@ def test_a_file_too_large_for_http_is_left_to_the_library(hub, naps, large, tmp_
 
 def test_what_the_library_brings_is_checked_too(hub, naps, large, tmp_path):
     hub.alter(content(hub, BIG_FILE, WEIGHTS), at=-1)
-    refused_here(tmp_path, "arrived altered")
+    refused_here(tmp_path, "arrived damaged")
     pulled_here()
 
 

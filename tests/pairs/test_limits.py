@@ -77,16 +77,16 @@ def crowd(answer: tricks.Answer, _: object) -> None:
 @pytest.mark.parametrize(
     ("step", "trick", "says"),
     [
-        ("listing", tricks.endless, "has no end"),
-        ("listing", tricks.deep, "as a Hub does"),
-        ("listing", crowd, "as a Hub does"),
-        ("listing", tricks.packed, "packs"),
+        ("listing", tricks.endless, "too long or too slow"),
+        ("listing", tricks.deep, "like the Hub"),
+        ("listing", crowd, "like the Hub"),
+        ("listing", tricks.packed, "compressed"),
         ("listing", tricks.refusal, "HTTP"),
         ("redirect", tricks.refusal, "HTTP"),
         ("redirect", tricks.endless, ""),
-        ("content", tricks.endless, "more comes of"),
-        ("content", tricks.endless_stated, "more comes of"),
-        ("content", tricks.packed, "packs"),
+        ("content", tricks.endless, "is longer than"),
+        ("content", tricks.endless_stated, "is longer than"),
+        ("content", tricks.packed, "compressed"),
     ],
 )
 def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
@@ -98,7 +98,7 @@ def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
     assert size(tmp_path / "hf") <= sum(SIZES) + (1 << 20)
 
 
-SLOW = [(slow_head, "no answer came to its end"), (slow_body, "bytes a second"), (no_redirect, "HTTP 300")]
+SLOW = [(slow_head, "no complete answer in time"), (slow_body, "bytes per second"), (no_redirect, "HTTP 300")]
 
 
 @pytest.mark.parametrize("step", ["listing", "content"])
@@ -111,7 +111,7 @@ def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):
 def test_weights_that_drip(hub, tmp_path, naps, impatient):
     """After a header that came well."""
     hub.slow(content(hub, BIG_FILE), bytes_per_s=100)
-    refused_here(tmp_path, "bytes a second", "Try again later")
+    refused_here(tmp_path, "bytes per second", "Try again later")
     assert naps == []
 
 
@@ -128,7 +128,7 @@ def test_nobody_waits_as_long_as_he_is_told(hub, naps, caplog, part, status):
         hub.fail(part, status, headers={"Retry-After": "99999999", "ratelimit": '"api";r=0;t=99999999'}, times=2)
         pulled_here()
     assert naps == [60, 60]
-    assert [record.getMessage() for record in caplog.records] == ["specdec: the Hub asks for a wait of 60 s"] * 2
+    assert [record.getMessage() for record in caplog.records] == ["specdec: the Hub asks to wait 60 s"] * 2
 
 
 def test_weights_that_are_refused_for_a_while(hub, naps):
@@ -150,7 +150,7 @@ def test_a_licence_is_a_short_text(hub, licence, shown):
 
 def test_a_listing_that_never_ends_in_time(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(repository, "_LISTING_S", -1.0)
-    refused_here(tmp_path, "has no end")
+    refused_here(tmp_path, "too long or too slow")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_settings_that_the_library_cannot_start_with(hub, tmp_path, name, value)
 def test_a_timeout_that_is_none(tmp_path, monkeypatch, value):
     monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", value)
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", str(value))
-    refused_here(tmp_path, "HF_HUB_ETAG_TIMEOUT", "Correct", code=2)
+    refused_here(tmp_path, "HF_HUB_ETAG_TIMEOUT", "Fix or unset it", code=2)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_of_a_mixture_of_experts_the_experts_in_use_count():
     found = compare(target, model(300))
     assert (found.target.n_params, found.target.n_active_params) == (10_000, 3000)
     assert found.ratio == 0.1
-    assert "mixture of experts, 1 of 8" in advice(target, model(300))
+    assert "mixture of experts and uses 1 of 8" in advice(target, model(300))
     assert "mixture" not in advice(model(), model(10))
     draft = model(1000, experts=800, expert_count=8, expert_used_count=1)
     assert compare(model(3000), draft).ratio == 0.1

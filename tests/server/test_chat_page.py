@@ -207,7 +207,7 @@ def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
         ["span", "First"], ["i", " kept"], ["b", " right"], ["b", "\n"], ["i", "same"], ["u", " extra"],
     ]  # fmt: skip
     note = tab.ask("document.querySelector('.note').textContent")
-    assert note == "31.3 tokens/s; 50% of 8 drafted tokens kept; 2.0 tokens a pass"
+    assert note == "31.3 tokens/s; 50% of 8 draft tokens accepted; 2.0 tokens per pass"
     assert tab.ask("document.documentElement.scrollWidth") == width
     assert server.asked[0]["speculative"] is True
     assert server.asked[0]["messages"] == [{"role": "user", "content": "Why?"}]
@@ -221,7 +221,7 @@ def test_an_error_keeps_what_was_typed_and_drafts_can_be_off(tab, server):
     tab.ask("byId('drafts').click()")
     ask(tab)
     tab.until("byId('problem').textContent")
-    assert tab.ask("byId('problem').textContent") == "All <b>busy</b> Try again in 5 s."
+    assert tab.ask("byId('problem').textContent") == "All <b>busy</b>. Try again in 5 s."
     assert tab.ask("input.value") == "Why?" and server.asked[0]["speculative"] is False
 
 
@@ -240,7 +240,7 @@ def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, ser
     ("end", "said"),
     [
         (sent({"error": {"message": "the model fell <b>over</b>"}}), "the model fell <b>over</b>"),
-        (b"", "The connection broke before the answer was whole."),
+        (b"", "The connection was lost before the answer was complete."),
         (b"data: {oops\n\n", "JSON"),
     ],
 )
@@ -251,7 +251,7 @@ def test_an_answer_that_breaks_off_is_told_and_can_be_asked_for_again(tab, serve
     finish(tab)
     assert said in tab.ask("byId('problem').textContent")
     assert tab.ask("input.value") == "Why?", "what was typed stands in its field again"
-    assert tab.ask("document.querySelector('.note').textContent") == "not finished, and not kept"
+    assert tab.ask("document.querySelector('.note').textContent") == "incomplete; not saved"
     server.parts = ANSWER
     tab.press("Enter")
     finish(tab)

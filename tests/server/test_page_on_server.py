@@ -35,7 +35,7 @@ def test_a_chat_with_drafts(tab, server):
     tab.until("document.querySelector('.note')?.textContent && shown.tokens")
     tags = tab.ask("[...document.querySelectorAll('.answer .token')].map(e => e.localName)")
     assert {"i", "b"} <= set(tags), "accepted tokens, and corrections"
-    assert "drafted tokens kept" in tab.ask("document.querySelector('.note').textContent")
+    assert "draft tokens accepted" in tab.ask("document.querySelector('.note').textContent")
     assert tab.complaints == []
 
 

@@ -142,7 +142,7 @@ def test_stop_strings_and_several_prompts(server):
         (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, 400, "response_format", None),
         (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, 400, "strnig", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, 400, "regular expression", None),
-        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, 400, "several", "structured_outputs"),
+        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, 400, "one of", "structured_outputs"),
         (CHAT, {"messages": ASKED * 3000}, 400, "context", "messages"),
     ],
 )  # fmt: skip

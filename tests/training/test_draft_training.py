@@ -227,7 +227,7 @@ def test_what_cannot_be_trained_is_refused_in_two_lines(folder, tmp_path, monkey
     empty.write_text("\n\n")
     assert "has no prompts" in refused(folder, MedusaRecipe(), prompts=str(empty))
     assert "cannot be kept" in refused(folder, ExitRecipe(layers_kept=5))
-    assert "no conversations are kept" in refused(folder, MedusaRecipe(), prompts="conversations")
+    assert "there are no saved conversations" in refused(folder, MedusaRecipe(), prompts="conversations")
     monkeypatch.setattr(draft_training.shutil, "disk_usage", lambda _: type("Disk", (), {"free": 10})())
     assert "are needed in" in refused(folder, MedusaRecipe())
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_trained_is_refused_in_two_lines(folder, tmp_path, monkey
 def test_a_draft_of_another_tokenizer_is_refused(folder):
     from driver import DEMO
 
-    assert "has another tokenizer" in refused(folder, DistilRecipe(DEMO / "draft.gguf"))
+    assert "have different tokenizers" in refused(folder, DistilRecipe(DEMO / "draft.gguf"))
 
 
 def test_too_little_time_or_memory_is_said_before(folder, monkeypatch):

@@ -106,7 +106,7 @@ def test_building_writes_documents_and_the_list_of_licences(site, tmp_path):
 
 def test_a_corpus_without_anything_held_out_is_refused(tmp_path):
     install(tmp_path / "few", "few", "MIT", {"few/one.py": source(1)})
-    with pytest.raises(SystemExit, match="nothing is held out"):
+    with pytest.raises(SystemExit, match="too short to hold any out"):
         corpus.build(tmp_path / "out", [tmp_path / "few"], None, 1.0, 1)
 
 

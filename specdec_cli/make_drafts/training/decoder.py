@@ -1,6 +1,6 @@
-"""The models that drafts are made of, in PyTorch: llama, qwen2 and qwen3, computed as llama.cpp computes them.
+"""The models of trained drafts in PyTorch: llama, qwen2 and qwen3, computed as llama.cpp computes them.
 
-Tensors have llama.cpp's names, so a file is read and written without renaming.
+Tensors have llama.cpp's names, so files are read and written without renaming.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, shown
 
 _FAMILIES = {"llama": False, "qwen2": True, "qwen3": True}
-"""Architectures that are computed here, and whether rotary positions turn the halves of a head there."""
+"""Supported architectures, and whether their rotary positions pair the two halves of a head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder. kv_heads: None for as many as heads; head_size: None for width / heads. halves: rotary positions turn
-    a number with the one half a head away, as in qwen; else with its neighbour. biases: of queries, keys and values.
-    head_norms: a norm over each head of queries and keys. tied: input and output are one matrix.
+    """A decoder. kv_heads: None for as many as heads; head_size: None for width / heads. halves: rotary positions pair
+    a value with the one half a head away, as in qwen; otherwise with its neighbour. biases: for queries, keys and
+    values. head_norms: a norm over each head of queries and keys. tied: input and output share a matrix.
     """
 
     layers: int
@@ -43,12 +43,12 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """Numbers of a head."""
+        """Values in a head."""
         return self.head_size or self.width // self.heads
 
 
 def shape_of(header: Header) -> Shape:
-    """Raises SpecdecError if a model is computed otherwise."""
+    """The shape of a model. Raises SpecdecError if this module can't compute it."""
     if header.architecture not in _FAMILIES:
         raise _untrainable(header, f"its architecture is {shown(header.architecture)}")
     numbers = {}
@@ -62,12 +62,12 @@ def shape_of(header: Header) -> Shape:
     if (scaling := header.setting("rope.scaling.type")) not in (None, "none", "linear") or _factor(header) != 1:
         raise _untrainable(header, f"its positions are scaled ({shown(scaling)})")
     if header.setting("attention.sliding_window"):
-        raise _untrainable(header, "it looks back only so far")
+        raise _untrainable(header, "it has a sliding attention window")
     heads = numbers["attention.head_count"]
     tensors = header.by_name
     size = header.setting("attention.key_length") or numbers["embedding_length"] // heads
     if header.setting("rope.dimension_count") not in (None, size):
-        raise _untrainable(header, "positions turn a part of its heads only")
+        raise _untrainable(header, "rotary positions apply to only part of its heads")
     return Shape(
         numbers["block_count"],
         numbers["embedding_length"],
@@ -107,8 +107,8 @@ class Norm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary positions (arXiv 2104.09864): each pair of numbers is turned by its position's angle. factors: what the
-    rates are divided by, (size / 2,), for Llama 3's longer contexts.
+    """Rotary positions (arXiv 2104.09864): each pair of values is rotated by its position's angle. factors: divisors of
+    the frequencies, (size / 2,), for Llama 3's longer contexts.
     """
 
     def __init__(self, shape: Shape, factors: Tensor | None = None) -> None:
@@ -131,8 +131,8 @@ class Rotary(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a gated feed-forward, each on a normed copy and added to what it came from. reads: the width of
-    what attention reads, if that is not the model's.
+    """Attention, then a gated feed-forward, each applied to the normed stream and added to it. reads: the width of
+    attention's input, if it isn't the model's.
     """
 
     def __init__(self, shape: Shape, reads: int | None = None) -> None:
@@ -157,7 +157,7 @@ class Layer(nn.Module):
         return x + self.feed(x)
 
     def feed(self, x: Tensor) -> Tensor:
-        """What the feed-forward adds to x."""
+        """The output of the feed-forward, which is added to x."""
         y = self.ffn_norm(x)
         fed: Tensor = self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
         return fed
@@ -183,7 +183,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """factors: of `Rotary`."""
+    """A decoder-only transformer. factors: as in `Rotary`."""
 
     def __init__(self, shape: Shape, factors: Tensor | None = None) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Decoder(nn.Module):
         self.rotary = Rotary(shape, factors)
 
     def start(self, seed: int) -> None:
-        """Random weights. What a layer adds begins small, the smaller the more layers there are."""
+        """Set random weights. The more layers, the smaller the initial output of each."""
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
@@ -206,7 +206,7 @@ class Decoder(nn.Module):
                 weight.data = torch.randn(weight.shape, generator=generator).mul_(std).to(weight.device)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What leaves the last layer, normed: (batch, length, width). ids: (batch, length)."""
+        """The last layer's output, normed: (batch, length, width). ids: (batch, length)."""
         x = self.token_embd(ids)
         for layer in self.blk:
             x = layer(x, self.rotary)

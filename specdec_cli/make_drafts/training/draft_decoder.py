@@ -1,4 +1,4 @@
-"""A draft model that learns from a target (DistillSpec: Zhou et al., arXiv 2310.08461): a file's, or a new one."""
+"""A draft model that learns from a target (DistillSpec: Zhou et al., arXiv 2310.08461): an existing or a new one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from specdec_cli.make_drafts.training.windows import TextBatch
 Module = TypeVar("Module", bound=nn.Module)
 
 RANK = 16
-"""Of LoRA's matrices (Hu et al., arXiv 2106.09685)."""
+"""The rank of LoRA's matrices (Hu et al., arXiv 2106.09685)."""
 _SCALE = 2.0
 
 
 class LoraLinear(nn.Module):
-    """A linear map that stays, and a small change to it that is learnt."""
+    """A fixed linear map and a trained low-rank change to it."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LoraLinear(nn.Module):
 
 
 class DraftStudent(RowStudent):
-    """A draft model of a file, with all of the target's tokens. lora: train little of it, for want of memory."""
+    """An existing draft model, with all of the target's tokens. lora: train only LoRA's matrices, to save memory."""
 
     def __init__(self, draft: GgufWeights, shape: Shape, lora: bool) -> None:
         self._draft = draft
@@ -84,8 +84,8 @@ class DraftStudent(RowStudent):
 
 
 class NewDraftStudent(WordStudent):
-    """A new small model. It has words of its own, the target's most frequent tokens, and reads each other token as the
-    one that is most like it; it begins with the target's embeddings, projected.
+    """A new small model. Its vocabulary is the target's most frequent tokens, and it reads every other token as the
+    most similar one of these. It starts with the target's embeddings, projected.
     """
 
     def __init__(self, target: GgufWeights, digest: str, words: Words, layers: int, width: int, context: int) -> None:
@@ -124,8 +124,8 @@ class NewDraftStudent(WordStudent):
 
 
 def reads(embedding: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
-    """Of each of the target's tokens the draft's that it is read as: itself, or the one whose embedding points most
-    nearly the same way. embedding: (n_vocab, width). Returns (n_vocab,).
+    """For each of the target's tokens, the draft's token that it is read as: itself, or the one with the most similar
+    direction of the embedding. embedding: (n_vocab, width). Returns (n_vocab,).
     """
     norms = np.linalg.norm(embedding, axis=1, keepdims=True)
     directions = embedding / np.maximum(norms, 1e-6)
@@ -137,7 +137,7 @@ def reads(embedding: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
 
 
 def _children(model: nn.Module, kind: type[Module]) -> list[tuple[nn.Module, str, Module]]:
-    """All modules of a kind that are parts of others: of each its owner and its name there."""
+    """All submodules of a kind, each with its owner and its name there."""
     return [
         (owner, name, child)
         for owner in model.modules()

@@ -1,4 +1,4 @@
-"""Weights and settings of GGUF files, read to be trained and written back."""
+"""Reads weights and settings of GGUF files for training, and writes them back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.make_drafts.training.decoder import Shape
 
 _BLOCK = 32
-"""Numbers that Q8_0 gives one scale."""
+"""Values per scale in Q8_0."""
 
 
 class GgufWeights:
-    """A file's settings and tensors. Raises SpecdecError where `gguf` cannot read a type."""
+    """A file's settings and tensors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,9 @@ class GgufWeights:
         return list(self._tensors)
 
     def read(self, name: str, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """A tensor as numbers, linear maps as (outputs, inputs); of a matrix just some rows, if they are named."""
+        """A tensor as float32, linear maps as (outputs, inputs). rows: read only these rows of a matrix. Raises
+        SpecdecError if `gguf` can't read the type.
+        """
         tensor = self._tensors[name]
         data = tensor.data if rows is None else tensor.data[rows]
         try:
@@ -44,7 +46,7 @@ class GgufWeights:
             raise SpecdecError(what, "Use a file of another type, such as Q8_0 or Q4_K_M.") from None
 
     def stored(self, name: str) -> tuple[NDArray[Any], Any]:
-        """A tensor as it lies in the file, and its type."""
+        """A tensor as stored in the file, and its type."""
         return self._tensors[name].data, self._tensors[name].tensor_type
 
     def type_of(self, name: str) -> str:
@@ -52,12 +54,12 @@ class GgufWeights:
         return kind
 
     def setting(self, name: str) -> Any:
-        """A value by its whole name; None if it is missing."""
+        """A value by its full name; None if it is missing."""
         field = self._reader.fields.get(name)
         return None if field is None else field.contents()
 
     def copy_settings(self, writer: gguf.GGUFWriter, prefixes: Sequence[str], but: Sequence[str] = ()) -> None:
-        """Give a new file the values whose names begin so."""
+        """Copy the values whose names have one of these prefixes to a new file."""
         for name, field in self._reader.fields.items():
             if name.startswith(tuple(prefixes)) and name not in ("general.architecture", *but):
                 inner = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
@@ -65,7 +67,7 @@ class GgufWeights:
 
 
 def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """The settings of a decoder of the llama kind."""
+    """Write the settings of a decoder of the llama architecture."""
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -79,7 +81,9 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, values: NDArray[Any], kind: str = "Q8_0") -> None:
-    """Norms, biases and rows that do not fit the type's blocks stay float32. kind: what `gguf` can write, else Q8_0."""
+    """Write a tensor. Norms, biases and rows that don't fit the type's blocks stay float32. kind: the type; if `gguf`
+    can't write it, Q8_0.
+    """
     values = np.ascontiguousarray(values, np.float32)
     if values.ndim == 1 or values.shape[-1] % _BLOCK:
         kind = "F32"
@@ -100,7 +104,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def rewrite(path: Path, source: GgufWeights, weights: Mapping[str, NDArray[Any]], name: str) -> None:
-    """A copy of a file with other weights, in the types that the file has where these can be written, and more."""
+    """Write a copy of a file with other weights, in the file's types if possible. weights: may include new tensors."""
     writer = gguf.GGUFWriter(path, source.architecture)
     source.copy_settings(writer, ("general.", "tokenizer.", f"{source.architecture}."), ("general.name",))
     writer.add_name(name)

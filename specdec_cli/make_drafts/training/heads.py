@@ -1,16 +1,15 @@
 """Drafts that read a target's hidden rows: an EAGLE-3 head, Medusa heads, and an early exit.
 
-EAGLE-3 (Li et al., arXiv 2503.01840) is a layer. At a place it reads a token and the row of the token before it: where
-the text stands what `fc` makes of three of the target's layers, and in a draft its own row. Training goes through STEPS
+EAGLE-3 (Li et al., arXiv 2503.01840) is a layer. At each position it reads a token and a row of the token before it: in
+the text, what `fc` computes from three of the target's layers, and in a draft its own row. Training goes through STEPS
 tokens of drafts in the same way.
 
-Medusa heads (Cai et al., arXiv 2401.10774) say from a target's last hidden row what comes some tokens on. The target
-says the next token itself; the first head says the one after that, the second the one after that.
+Medusa heads (Cai et al., arXiv 2401.10774) predict later tokens from a target's last hidden row. The target predicts
+the next token itself, the first head the one after that, and so on.
 
-An early exit teaches a target's first layers to speak for themselves, with a norm and an output matrix of their own.
-What leaves layer n is not yet written in the terms of the last one. A linear map between the norm and the output matrix
-translates it (the tuned lens: Belrose et al., arXiv 2303.08112); folded into the output matrix it costs nothing. The
-layers stay the target's.
+An early exit makes a draft of a target's first layers, with their own norm and output matrix. The output of layer n
+doesn't fit the target's output matrix, so a linear map between the norm and that matrix translates it (the tuned lens:
+Belrose et al., arXiv 2303.08112). Folded into the output matrix, it costs nothing. The layers stay the target's.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from specdec_cli.make_drafts.training.students import RowStudent, Words, WordStu
 from specdec_cli.make_drafts.training.windows import TextBatch
 
 STEPS, STEP_WEIGHTS = 3, (1.0, 0.8, 0.6)
-"""Tokens of an EAGLE-3 draft that training goes through, and their parts in the loss."""
+"""Tokens of an EAGLE-3 draft in training, and their weights in the loss."""
 _HEAD_WEIGHT = 0.8
-"""Of each Medusa head's loss, as a share of that of the head before it."""
+"""The weight of each Medusa head's loss, relative to the head before it."""
 _OUTPUT, _NORM = "output.weight", "output_norm.weight"
 
 
 class Eagle3Model(nn.Module):
-    """target_width: numbers of one of the target's rows, of which three are read. vocabulary: tokens that it reads;
-    words: those that it can say.
+    """An EAGLE-3 head. target_width: values in one of the target's three rows. words: the size of its output
+    vocabulary.
     """
 
     def __init__(self, shape: Shape, target_width: int, words: int) -> None:
@@ -51,8 +50,8 @@ class Eagle3Model(nn.Module):
         self.rotary = Rotary(shape)
 
     def forward(self, tokens: Tensor, before: Tensor, steps: int) -> list[Tensor]:
-        """Logits at so many tokens of a draft, (batch, length, words) each. Row t of step n is what a draft gives that
-        has read token t as its n-th; so the first n rows of a step mean nothing.
+        """Logits for `steps` tokens of a draft, (batch, length, words) each. Row t of step n belongs to a draft whose
+        n-th token is token t, so the first n rows of a step mean nothing.
 
         tokens: (batch, length). before: the target's rows of the token before each, (batch, length, 3 target_width).
         """
@@ -74,8 +73,8 @@ class Eagle3Model(nn.Module):
 
 
 def attend(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-    """Attention of a draft's n-th token: to the first step's keys up to where the draft began, then to one of each
-    step. All tensors are (batch, heads, length, size); returns (batch, length, heads * size).
+    """Attention of a draft's n-th token: to the first step's keys up to the start of the draft, then to one key of each
+    later step. All tensors are (batch, heads, length, size); returns (batch, length, heads * size).
     """
     batch, heads, length, size = q.shape
     step = len(keys) - 1
@@ -96,7 +95,7 @@ def attend(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tenso
 
 
 class Eagle3Student(WordStudent):
-    """layers: of the target, whose inputs the recorded rows are. width: of the head's own rows."""
+    """Trains an EAGLE-3 head. layers: those of the target whose inputs are recorded. width: of the head's own rows."""
 
     weights = STEP_WEIGHTS
 
@@ -112,7 +111,7 @@ class Eagle3Student(WordStudent):
         torch.manual_seed(1)
         self.model = Eagle3Model(self.shape, target_width, len(words.ids))
         _start(self.model, embedding, output_of(target, words.ids))
-        self._shares = width == embedding.shape[1]  # llama.cpp takes the target's, where a head has none of its own
+        self._shares = width == embedding.shape[1]  # llama.cpp uses the target's embeddings if a head has none
         self.model.token_embd.requires_grad_(not self._shares)
 
     def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
@@ -133,7 +132,7 @@ class Eagle3Student(WordStudent):
 
 
 def _start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> None:
-    """Begin with the target's own matrices, projected on the directions in which its embeddings differ most."""
+    """Start from the target's matrices, projected on the directions in which its embeddings differ most."""
     width = model.token_embd.weight.shape[1]
     basis = principal(embedding, width)
     with torch.no_grad():
@@ -144,7 +143,7 @@ def _start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> Non
 
 
 def _blocks(number: float) -> int:
-    """A width that every type of weights has blocks for."""
+    """A width that fits the blocks of every weight type."""
     return max(32, round(number / 32) * 32)
 
 
@@ -160,7 +159,7 @@ class MedusaHead(nn.Module):
 
 
 class MedusaStudent(WordStudent):
-    """The recorded rows are those of the target's last layer, normed."""
+    """Trains Medusa heads. The recorded rows are those of the target's last layer, normed."""
 
     def __init__(self, target: GgufWeights, heads: int, words: Words) -> None:
         super().__init__(target, words)
@@ -169,7 +168,7 @@ class MedusaStudent(WordStudent):
         self.heads = nn.ModuleList(MedusaHead(output.shape[1], len(output)) for _ in range(heads))
         self.model: nn.Module = nn.ModuleDict({"head": self.heads})
         with torch.no_grad():
-            for head in self.heads:  # which begin as the target's own
+            for head in self.heads:  # start from the target's output matrix
                 head.output.weight.copy_(output)
                 head.block.weight.zero_()
                 head.block.bias.zero_()
@@ -200,7 +199,7 @@ class Lens(nn.Module):
 
 
 class ExitStudent(RowStudent):
-    """pruned: the target's first layers, a file, whose last rows, normed, are those recorded."""
+    """Trains an early exit. pruned: a file of the target's first layers, whose normed last rows are recorded."""
 
     def __init__(self, pruned: GgufWeights) -> None:
         self._pruned = pruned

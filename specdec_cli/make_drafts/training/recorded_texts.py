@@ -1,4 +1,6 @@
-"""A text of a target with what it computed of it: what drafts learn from. Each is a file, so that recording goes on."""
+"""The training data of one text: tokens, and what the target computed for each. Each text is a file, so that recording
+can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from numpy.typing import NDArray
 from specdec_cli.user_files import replacing
 
 LIKELIEST = 64
-"""So many of the target's likeliest tokens are kept of each place."""
+"""How many of the target's most likely tokens are kept for each position."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedText:
-    """Of each of its T tokens: the target's likeliest next tokens and their log-probabilities, (T, LIKELIEST), and its
-    hidden rows, (T, any). prompt: how many tokens it did not write itself.
+    """For each of its T tokens: the target's most likely next tokens and their log-probabilities, (T, LIKELIEST), and
+    its hidden rows, (T, any). prompt: how many tokens are the prompt's.
     """
 
     tokens: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""What is trained, seen from the loop that trains it."""
+"""The interface between drafts in training and the training loop."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
 from specdec_cli.make_drafts.training.windows import TextBatch
 
 _SAMPLED = 16384
-"""So many embeddings tell the directions in which all of them differ."""
+"""How many embeddings are used to find the directions in which all of them differ."""
 
 
 class Student(ABC):
-    """A draft in the making. model: its weights; those that need no gradient are not trained."""
+    """A draft in training. model: its weights; those that need no gradient aren't trained."""
 
     model: nn.Module
 
     @abstractmethod
     def loss(self, batch: TextBatch) -> Tensor:
-        """What training makes smaller: the mean cross-entropy with the target's distributions."""
+        """The loss to minimise: the mean cross-entropy with the target's distributions."""
 
     @abstractmethod
     def agreement(self, batch: TextBatch) -> list[float]:
-        """At each place of a draft, how often its likeliest token is the target's."""
+        """For each position of a draft, how often its most likely token is the target's."""
 
     @abstractmethod
     def write(self, path: Path) -> None:
-        """Write it as a GGUF file. Raises SpecdecError if that cannot be done."""
+        """Write it as a GGUF file. Raises SpecdecError if that fails."""
 
 
 class RowStudent(Student):
-    """A student that can say all of the target's tokens: it makes rows, and an output matrix makes logits of them."""
+    """A student with the target's whole vocabulary: it computes rows, and an output matrix turns them into logits."""
 
     @abstractmethod
     def rows(self, batch: TextBatch) -> Tensor:
@@ -52,8 +52,8 @@ class RowStudent(Student):
         """(n_vocab, width)."""
 
     def loss(self, batch: TextBatch) -> Tensor:
-        # Over the tokens that are likely anywhere in a batch, a softmax is much cheaper than over all, and what is in
-        # none of the target's rows need not be unlearnt.
+        # A softmax over the tokens that are likely anywhere in the batch is much cheaper than one over all tokens. The
+        # others are in none of the target's rows, so there is nothing to learn about them.
         ids, likeliest = torch.unique(batch.likeliest, return_inverse=True)
         logits = F.linear(self.rows(batch), self.output[ids])
         return cross_entropy(logits, likeliest, batch.log_p, batch.known)
@@ -67,8 +67,8 @@ class RowStudent(Student):
 
 
 class WordStudent(Student):
-    """A student that can say some of the target's tokens, its words, at one place of a draft or several. weights: of
-    the places, their parts in the loss.
+    """A student whose vocabulary is some of the target's tokens, `words`, for one or several positions of a draft.
+    weights: of each position in the loss.
     """
 
     weights: Sequence[float] = (1.0,)
@@ -78,7 +78,7 @@ class WordStudent(Student):
 
     @abstractmethod
     def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
-        """Of each place the logits, (batch, some length, words), and the texts that they are about."""
+        """For each position, the logits (batch, some length, words) and the texts that they belong to."""
 
     def loss(self, batch: TextBatch) -> Tensor:
         losses = [
@@ -95,7 +95,7 @@ class WordStudent(Student):
         ]
 
     def head_writer(self, path: Path, architecture: str, what: str) -> gguf.GGUFWriter:
-        """A file of heads with the target's tokenizer, and with the words if these are not all of its tokens."""
+        """A writer for a file of heads with the target's tokenizer, and the words if they aren't all of its tokens."""
         writer = gguf.GGUFWriter(path, architecture)
         self.target.copy_settings(writer, ("tokenizer.",))
         writer.add_name(f"{what} for {self.target.path.stem}")
@@ -106,8 +106,8 @@ class WordStudent(Student):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The tokens that a draft can say: ids of the target's, by number of the draft's. numbers: (n_vocab,), of each of
-    the target's tokens the draft's, or -1.
+    """A draft's vocabulary. ids: for each of the draft's tokens, the target's id. numbers: (n_vocab,), for each of the
+    target's tokens, the draft's number, or -1.
     """
 
     ids: NDArray[np.int64]
@@ -126,19 +126,19 @@ class Words:
         return len(self.ids) == len(self.numbers)
 
     def of_target(self, tokens: Tensor) -> Tensor:
-        """The draft's numbers of some of the target's tokens."""
+        """The draft's numbers for some of the target's tokens."""
         return self.numbers.to(tokens.device)[tokens]
 
 
 def cross_entropy(logits: Tensor, likeliest: Tensor, log_p: Tensor, known: Tensor) -> Tensor:
-    """With the target's distribution over its likeliest tokens, the mean of the known places.
+    """The cross-entropy with the target's distribution over its most likely tokens, averaged over the known positions.
 
-    logits: (..., any). likeliest: (..., n), the draft's numbers of the target's tokens, -1 for those that it cannot
-    say, which count for nothing: the others' share of the probability stays what it is.
+    logits: (..., any). likeliest: (..., n), the draft's numbers of the target's tokens, -1 for those that it lacks,
+    which are left out without renormalising the others.
     """
     p = log_p.exp() * (likeliest >= 0)
-    said = logits.float().log_softmax(-1).gather(-1, likeliest.clamp(min=0))
-    each = -(p * said).sum(-1)
+    log_q = logits.float().log_softmax(-1).gather(-1, likeliest.clamp(min=0))
+    each = -(p * log_q).sum(-1)
     return (each * known).sum() / known.sum().clamp(min=1)
 
 
@@ -147,7 +147,7 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def numbers_of(model: nn.Module) -> dict[str, NDArray[np.float32]]:
-    """Weights as arrays."""
+    """A model's weights as arrays."""
     return {name: weight.detach().float().cpu().numpy() for name, weight in model.state_dict().items()}
 
 

@@ -1,4 +1,4 @@
-"""The training loop: it can be killed at any time, and goes on as if it had not been."""
+"""The training loop. It can be killed at any time, and continues as if it hadn't been."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from specdec_cli.make_drafts.training.windows import Windows
 from specdec_cli.user_files import replacing
 
 WARM_UP, COOL_DOWN = 30, 0.5
-"""Steps over which the learning rate rises, and the share of all steps over which it falls to nothing in a straight
-line (arXiv 2405.18392)."""
+"""Steps over which the learning rate rises, and the share of all steps over which it falls linearly to zero (arXiv
+2405.18392)."""
 WEIGHT_DECAY, MOST_GRADIENT = 0.05, 1.0
 CHECKS, CHECKED = 40, 16
-"""How often held-out texts are looked at, and how many windows of them."""
+"""How many evaluations on held-out texts there are, and on how many windows."""
 SAVING = 0.03
 """The share of the time that checkpoints may take."""
 TRIED, LEAST_STEPS = 3, 20
-"""Steps that are timed before training begins, and without which it makes no sense."""
+"""Steps that are timed before training, and the fewest steps that are worth training."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training is, all told: the same plan and data give the same weights. lr: of matrices, by Muon."""
+    """Everything that defines a training run: the same plan and data give the same weights. lr: for matrices (Muon)."""
 
     steps: int
     batch: int
@@ -42,7 +42,7 @@ class TrainingPlan:
     threads: int
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, as a share of the highest."""
+        """The learning rate of a step, relative to the highest."""
         return min(1.0, (step + 1) / WARM_UP, (1 - step / self.steps) / COOL_DOWN)
 
 
@@ -51,7 +51,7 @@ Report = Callable[[TrainingStep], None]
 
 
 def seconds_of_a_step(student: Student, texts: Windows, batch: int, threads: int) -> float:
-    """Time some steps, whose result is to be thrown away: the student must be made anew."""
+    """Time some steps. They change the student, so it must be made again."""
     torch.set_num_threads(threads)
     _place(student)
     optimizers, laps = optimizers_of(student.model, 0.0), []
@@ -71,10 +71,10 @@ def train(
     stopped: Callable[[], bool],
     report: Report = lambda _: None,
 ) -> TrainingStep:
-    """Train to the end of the plan, or from `checkpoint` on; the student then has the best weights that were seen.
+    """Train to the end of the plan, from `checkpoint` on if it exists; the student then has the best weights.
 
-    Raises Interrupted once `stopped` says so, with a checkpoint written and the best weights so far in the student;
-    SpecdecError if the loss is no number any more.
+    Raises Interrupted once `stopped` returns True, with a checkpoint written and the best weights so far in the
+    student; SpecdecError if the loss is no longer finite.
     """
     torch.set_num_threads(plan.threads)
     _place(student)
@@ -105,7 +105,7 @@ def train(
 
 
 def _place(student: Student) -> None:
-    """Put it on a GPU if there is one."""
+    """Move the student to a GPU if there is one."""
     found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     student.model.to(found)
 
@@ -115,7 +115,7 @@ def device_of(student: Student) -> torch.device:
 
 
 class _Run:
-    """How far a training is, and the best weights so far."""
+    """The state of a training run, with the best weights so far."""
 
     def __init__(
         self, student: Student, plan: TrainingPlan, optimizers: list[torch.optim.Optimizer], checkpoint: Path
@@ -129,7 +129,7 @@ class _Run:
             self._load()
 
     def look(self, agreement: list[float]) -> None:
-        """Keep the weights if none were better."""
+        """Keep the weights if they are the best so far."""
         self._latest = agreement
         if not self._best or mean(agreement) >= mean(self._best):
             self._best = agreement
@@ -156,8 +156,8 @@ class _Run:
     def _load(self) -> None:
         state = torch.load(self._checkpoint, weights_only=True)
         if state["plan"] != asdict(self._plan):
-            what = f"{self._checkpoint} is of another training"
-            raise SpecdecError(what, "Remove it, or name another --work folder.")
+            what = f"{self._checkpoint} belongs to another training run"
+            raise SpecdecError(what, "Remove it, or use another --work folder.")
         with torch.no_grad():
             for name, weight in trained(self._student.model):
                 weight.copy_(state["weights"][name])
@@ -194,7 +194,7 @@ def _step(
     with torch.autocast(device.type, torch.bfloat16):
         loss = student.loss(texts.random(plan.batch, plan.seed, step).to(device))
     if not math.isfinite(value := float(loss.detach())):
-        raise SpecdecError("the loss is no number any more", "Give a lower --lr, or other prompts.")
+        raise SpecdecError("the loss is not finite", "Use a lower --lr, or other prompts.")
     loss.backward()
     torch.nn.utils.clip_grad_norm_([weight for _, weight in trained(student.model)], MOST_GRADIENT)
     for optimizer in optimizers:

@@ -1,4 +1,4 @@
-"""Windows of recorded texts, a batch of them at a time."""
+"""Batches of windows of recorded texts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Windows of texts. tokens: (batch, length) int64. likeliest, log_p: (batch, length, LIKELIEST), of what follows
-    each token. rows: the target's, (batch, length, width); before: the same of the token before each, zeros at a
-    text's beginning. known: (batch, length), whether there is a token at all.
+    """Windows of texts. tokens: (batch, length) int64. likeliest, log_p: (batch, length, LIKELIEST), for the token that
+    follows each. rows: the target's, (batch, length, width); before: the rows of the token before each, zeros at a
+    text's start. known: (batch, length), False for padding.
     """
 
     tokens: Tensor
@@ -35,12 +35,12 @@ class TextBatch:
         return TextBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
 
     def after(self, places: int) -> TextBatch:
-        """The windows without their first places."""
+        """The windows without their first `places` positions."""
         return TextBatch(*(getattr(self, part.name)[:, places:] for part in fields(self)))
 
 
 class Windows:
-    """Windows of so many tokens of the texts in these files, of which as many stay in memory as MOST_BYTES hold."""
+    """Windows of `length` tokens of the texts in these files, up to MOST_BYTES of which stay in memory."""
 
     def __init__(self, paths: Sequence[Path], length: int) -> None:
         self._paths, self.length = list(paths), length
@@ -64,13 +64,13 @@ class Windows:
         return counts
 
     def random(self, batch: int, *numbers: int) -> TextBatch:
-        """Windows drawn by these numbers alone, so that what is seen at a step does not depend on what came before."""
+        """Windows drawn with a seed of these numbers alone, so that a step's windows don't depend on earlier steps."""
         dice = np.random.default_rng(numbers)
         texts = [self._load(self._paths[number]) for number in dice.integers(len(self._paths), size=batch)]
         return self._windows(texts, [int(dice.integers(max(1, len(text.tokens) - self.length))) for text in texts])
 
     def first(self, batch: int) -> TextBatch:
-        """The same windows every time: the ends of the first texts, where the target's own words are."""
+        """Always the same windows: the ends of the first texts, where the answers are."""
         texts = [self._load(path) for path in self._paths[:batch]]
         return self._windows(texts, [max(0, len(text.tokens) - self.length) for text in texts])
 

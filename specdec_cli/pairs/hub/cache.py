@@ -1,6 +1,6 @@
-"""The Hub's cache on this machine: what it holds, and what can be removed.
+"""The Hub's cache on this machine: its files, and how to remove them.
 
-Its layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+The layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from specdec_cli.pairs.references import Reference, parse, quant_of, select
 
 
 def cache_dir() -> Path:
-    """The Hub's own cache (HF_HOME, HF_HUB_CACHE)."""
+    """The folder of the Hub's cache (HF_HOME, HF_HUB_CACHE)."""
     return Path(settings().HF_HUB_CACHE)
 
 
 def path_of(model: RemoteModel, file: RemoteFile) -> Path:
-    """Where a file is, or will be, in the cache."""
+    """The path of a file in the cache, which may not exist yet."""
     return folder_of(model.repo) / "snapshots" / model.commit / file.name
 
 
 def is_whole(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether a file is where it can be used."""
+    """Whether a file is complete at its path."""
     return _size(path_of(model, file)) == file.size
 
 
 def is_here(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether a file's content need not be downloaded."""
+    """Whether a file's content is in the cache."""
     return is_whole(model, file) or _size(blob_of(model, file)) == file.size
 
 
 def begun(model: RemoteModel, file: RemoteFile) -> int:
-    """Bytes of a file that an interrupted download left behind."""
+    """Bytes of a file from an interrupted download."""
     partial = partial_of(model, file)
     return min(_size(partial), file.size) if is_own(partial) else 0
 
 
 def prepare(model: RemoteModel, file: RemoteFile) -> None:
-    """Make the folders that a download writes to. Raises DownloadError as `_require_own` does."""
+    """Create the folders for a download. Raises DownloadError like `_require_own`."""
     blob, lock, ref = blob_of(model, file), lock_of(model, file), ref_of(model.repo)
     for path in (blob, lock, path_of(model, file), ref):
         _require_own(path.parent)
@@ -57,32 +57,32 @@ def prepare(model: RemoteModel, file: RemoteFile) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a path is a file of this cache alone: writing through a link changes another file, and a pipe blocks."""
+    """Whether a path is a regular file without links. Writing through a link changes another file; a pipe blocks."""
     return path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
 
 
 def _is_linked(folder: Path) -> bool:
-    """Whether links lead from the cache's top to another folder than the one named."""
+    """Whether a link below the cache's top redirects the folder."""
     top, real = cache_dir(), os.path.realpath
     return Path(real(folder)) != Path(real(top)) / folder.relative_to(top)
 
 
 def _require_own(folder: Path) -> None:
-    """Raise DownloadError if links lead to another folder: nothing outside of the cache is written or removed."""
+    """Raise DownloadError if a link redirects the folder: specdec changes nothing outside the cache."""
     if _is_linked(folder):
-        what = f"there is a link on the way to {folder}, and nothing is changed through one"
-        raise DownloadError(what, "Put what it leads to in its place, or set HF_HOME to another folder.")
+        what = f"a link leads to {folder}, and specdec writes only inside the cache"
+        raise DownloadError(what, "Replace the link with its target, or set HF_HOME to another folder.")
 
 
 def partial_files(repo: str) -> list[Path]:
-    """Files that interrupted downloads of a repository left. Other programs name theirs differently."""
+    """Files from specdec's interrupted downloads of a repository. Other programs use other names."""
     blobs = folder_of(repo) / "blobs"
     paths = [] if _is_linked(blobs) else [path for path in blobs.glob("*.incomplete") if is_own(path)]
     return sorted(path for path in paths if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
 
 
 def locate(name: str, command: str) -> Path:
-    """A model's first file. name: a path, or a reference. command: what would download it. Raises DownloadError."""
+    """A model's first file. name: a path or a reference. command: the one that downloads it. Raises DownloadError."""
     if (reference := parse(name)) is None:
         return Path(name)
     if path := find(reference):
@@ -91,7 +91,7 @@ def locate(name: str, command: str) -> Path:
 
 
 def find(reference: Reference) -> Path | None:
-    """A model's first file in the cache, without asking the Hub: at the last known commit, else at any that has it."""
+    """A model's first file in the cache: at the last known commit, otherwise at any that has it. Offline."""
     folder = folder_of(reference.repo)
     main, last = ref_of(reference.repo), ""
     if main.is_file():
@@ -108,7 +108,7 @@ def find(reference: Reference) -> Path | None:
 
 
 def references() -> list[str]:
-    """What the models in the cache are called."""
+    """References to the models in the cache."""
     names = set()
     for folder in cache_dir().glob("models--*--*"):
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
@@ -126,7 +126,7 @@ def freeable(model: RemoteModel, file: RemoteFile) -> int:
 
 
 def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
-    """The paths of a file that no other commit or name shares: its link, its partial download, and its content."""
+    """The paths to remove for a file: its link, its partial download, and its content unless another link uses it."""
     pointer, blob = path_of(model, file), blob_of(model, file)
     content = os.path.realpath(blob)
     links = (folder_of(model.repo) / "snapshots").rglob("*")
@@ -135,20 +135,20 @@ def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
 
 
 def discard(model: RemoteModel, file: RemoteFile) -> None:
-    """Remove a file's content, for all commits that have it. Raises as `remove` does."""
+    """Remove a file's content for all commits. Raises the errors of `remove`."""
     pointer, blob = path_of(model, file), blob_of(model, file)
     for path in (pointer, blob):
         _require_own(path.parent)
     content = Path(os.path.realpath(blob))
-    shared = os.path.realpath(cache_dir() / "blobs")  # where huggingface_hub keeps what several repositories have
+    shared = os.path.realpath(cache_dir() / "blobs")  # huggingface_hub stores content of several repositories here
     for path in (pointer, blob, *([content] if content.is_relative_to(shared) else [])):
         path.unlink(missing_ok=True)
 
 
 def remove(model: RemoteModel, file: RemoteFile) -> int:
-    """Take a file out of the cache, with its content unless another commit has the same. Returns the bytes freed.
+    """Remove a file from the cache, and its content unless another commit uses it. Returns the bytes freed.
 
-    Raises DownloadError as `_require_own` does, OSError if something cannot be removed.
+    Raises DownloadError like `_require_own`, OSError if something can't be removed.
     """
     top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
     paths = _own_paths(model, file)
@@ -159,7 +159,7 @@ def remove(model: RemoteModel, file: RemoteFile) -> int:
     for folder in itertools.takewhile(lambda parent: parent != top, pointer.parents):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    if top.is_dir() and not (top / "snapshots").exists():  # nothing points to what is left
+    if top.is_dir() and not (top / "snapshots").exists():  # no commit is left
         shutil.rmtree(top)
     return freed
 
@@ -169,7 +169,7 @@ def _size(path: Path) -> int:
 
 
 def free_space() -> int:
-    """Bytes free where the cache is, or will be."""
+    """Free bytes on the disk of the cache."""
     folder = cache_dir()
     return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
 
@@ -187,10 +187,10 @@ def partial_of(model: RemoteModel, file: RemoteFile) -> Path:
 
 
 def lock_of(model: RemoteModel, file: RemoteFile) -> Path:
-    """The lock under which a file is written; huggingface_hub's, too."""
+    """The lock for writing a file, shared with huggingface_hub."""
     return cache_dir() / ".locks" / folder_of(model.repo).name / f"{file.digest}.lock"
 
 
 def ref_of(repo: str) -> Path:
-    """What holds the last known commit."""
+    """The file with the last known commit."""
     return folder_of(repo) / "refs" / "main"

@@ -1,4 +1,4 @@
-"""Fetching a file of a repository into the Hub's cache."""
+"""Downloads a file of a repository into the Hub's cache."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.hub.requests import closed_early, get, hub_errors, with_retries
 from specdec_cli.user_files import write_whole
 
-_LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
-_CHUNK = 1 << 20  # what a kill can cost
+_MAX_HTTP_BYTES = 50 * 1000**3  # the Hub serves larger files only by Xet
+_CHUNK = 1 << 20  # bytes; a killed process loses at most one
 
 
 DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
 DownloadProgress = Callable[[str, DownloadState, int], None]
-"""Called with a file's name, what happens (an attempt begins, bytes arrive, another process downloads the same file,
-the checksum is computed, the file is complete), and how many bytes of it are here."""
+"""Called with a file's name, its state (an attempt begins, bytes arrive, another process downloads the same file, the
+checksum is computed, the file is complete), and the bytes on this machine."""
 
 
 def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Download a file to the cache, or continue an earlier download, and check it.
+    """Download a file to the cache, or continue an earlier download, and verify its checksum.
 
-    huggingface_hub deletes what a killed download left, and trusts the server's headers about where content belongs.
-    So the bytes are fetched here, and stored under the checksum computed here. Raises DownloadError; the bytes that
+    huggingface_hub deletes partial downloads of killed processes, and names content after the server's headers. So this
+    function fetches the bytes, and names them after the checksum that it computes. Raises DownloadError; the bytes that
     arrived are kept unless their checksum is wrong.
     """
     pointer = cache.path_of(model, file)
@@ -38,7 +38,7 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
         with hub_errors(model.repo):
             cache.prepare(model, file)
             pointer.unlink(missing_ok=True)  # incomplete, or a link to nothing
-            if file.size <= _LARGEST_BY_HTTP:
+            if file.size <= _MAX_HTTP_BYTES:
                 _fetch_by_http(model, file, progress)
                 if not cache.is_whole(model, file):  # another process may have finished it
                     _link(pointer, cache.blob_of(model, file))
@@ -49,13 +49,13 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
 
 
 def is_right(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether the content that is here has the checksum that the Hub states; reads all of it."""
+    """Whether the content on the disk has the Hub's checksum. Reads all of it."""
     path = cache.path_of(model, file) if cache.is_whole(model, file) else cache.blob_of(model, file)
     return _has_checksum(path, file)
 
 
 def _link(pointer: Path, blob: Path) -> None:
-    """Make a commit's file lead to its content, as huggingface_hub does; without links it is the content."""
+    """Link a commit's file to its content, like huggingface_hub. If links aren't possible, move the content there."""
     pointer.parent.mkdir(parents=True, exist_ok=True)
     try:
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))
@@ -64,7 +64,7 @@ def _link(pointer: Path, blob: Path) -> None:
 
 
 def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Have huggingface_hub download a file, if it would download what was listed."""
+    """Download a file with huggingface_hub, if its metadata match the listing."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download
 
     metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
@@ -78,7 +78,7 @@ def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgre
 
 
 def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Fetch a file's content under a lock that huggingface_hub uses too."""
+    """Fetch a file's content while holding the lock that huggingface_hub uses, too."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     blob, partial, lock = cache.blob_of(model, file), cache.partial_of(model, file), cache.lock_of(model, file)
@@ -94,12 +94,12 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
             while not _fetch_rest(model, file, partial, progress):
                 if not continued:
                     raise _altered(file)
-                continued = False  # what an earlier download left may be what is wrong: all of it once more
+                continued = False  # the earlier part may be damaged: start over
             partial.replace(blob)
 
 
 def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> bool:
-    """Continue a file to its end. Returns whether its checksum is right; a wrong one removes all of it."""
+    """Continue a file to its end. Returns whether its checksum is right; if not, the file is removed."""
     _continue(model, file, partial, progress)
     progress(file.name, "check", file.size)
     right = _has_checksum(partial, file)
@@ -116,7 +116,7 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: Dow
     while (before := cache.begun(model, file)) < file.size:
         try:
             with_retries(lambda: _fetch_until_broken(model, file, partial, progress))
-        except DownloadError:  # the server broke one of our limits
+        except DownloadError:  # the server exceeded a limit
             raise
         except Exception:
             if cache.begun(model, file) <= before:  # keep going as long as bytes arrive
@@ -124,7 +124,7 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: Dow
 
 
 def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
-    """Continue a file in one request. Raises whatever ends it early; DownloadError if more comes than was announced."""
+    """Continue a file in one request. Raises the error that ends it early, DownloadError if the body is too long."""
     begun = cache.begun(model, file)
     progress(file.name, "begin", begun)
     with get(model.url(file), {"Range": f"bytes={begun}-"} if begun else {}) as response, partial.open("ab") as out:
@@ -133,7 +133,7 @@ def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, pro
             out.truncate()
         for piece in response.iter_bytes(_CHUNK):
             if out.tell() + len(piece) > file.size:
-                what = f"more comes of {file.name} than the {file.size:,} bytes that the Hub announced"
+                what = f"{file.name} is longer than the {file.size:,} bytes that the Hub announced"
                 raise DownloadError(what, "Check HF_ENDPOINT, or try again.")
             out.write(piece)
             progress(file.name, "fetch", out.tell())
@@ -142,13 +142,13 @@ def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, pro
 
 
 def _altered(file: RemoteFile) -> DownloadError:
-    fix = "It has been removed. Try again; if it happens again, something on the way changes files."
-    return DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
+    fix = "It has been removed. Try again; if it happens again, check the proxy, which may change files."
+    return DownloadError(f"{file.name} arrived damaged: its checksum is not the Hub's", fix)
 
 
 def _has_checksum(path: Path, file: RemoteFile) -> bool:
     digest = hashlib.sha256()
-    if len(file.digest) != 64:  # not in large-file storage: git's hash
+    if len(file.digest) != 64:  # not in large-file storage, so it has git's hash
         digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as content:
         for block in iter(lambda: content.read(8 << 20), b""):
@@ -157,7 +157,7 @@ def _has_checksum(path: Path, file: RemoteFile) -> bool:
 
 
 def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
-    """A progress bar as huggingface_hub wants it: a class that it instantiates for each attempt."""
+    """A progress bar for huggingface_hub: a class that it instantiates for each attempt."""
 
     class Bar:
         total: int | None = None
@@ -177,7 +177,7 @@ def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
             progress(file.name, "fetch", self._done)
 
         def update_transfer(self, *_: object) -> None:
-            """Xet counts bytes on the network and bytes on the disk; the second are shown."""
+            """Ignore Xet's count of bytes on the network; `update` counts those on the disk."""
 
         def __getattr__(self, _name: str) -> Callable[..., None]:
             return lambda *_args, **_options: None

@@ -1,4 +1,4 @@
-"""The files of a repository on the Hub, and the headers of its models, read over range requests."""
+"""Lists the files of a repository on the Hub, and reads the headers of its models with range requests."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from specdec_cli.pairs.references import Reference, heads_among, leads_out, sele
 
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LISTING_S = 120.0
-_LARGEST_LISTING = 16 << 20  # bytes; the largest repositories of models have some thousand files, 200 bytes each
-_MOST_FILES = 20_000
-_LONGEST_LICENCE = 100
-_WINDOWS = (256 << 10, 1 << 20, 4 << 20)  # bytes asked for at once: most headers take two or three requests
+_MAX_LISTING = 16 << 20  # bytes; the largest repositories have a few thousand files, 200 bytes each
+_MAX_FILES = 20_000
+_MAX_LICENCE = 100  # characters
+_WINDOWS = (256 << 10, 1 << 20, 4 << 20)  # bytes per request: most headers take two or three requests
 _HEADERS_S = 120.0
-"""For all files of a model together."""
+"""Seconds for all files of a model together."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a repository. digest: its SHA-256, or git's SHA-1 if it is small; the cache knows it by this."""
+    """One file of a repository. digest: its SHA-256, or git's SHA-1 for a small file; its name in the cache."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """The files of a model at one commit. licence: as the repository states it, or empty."""
+    """The files of a model at one commit. licence: as stated by the repository; may be empty."""
 
     reference: str
     repo: str
@@ -64,7 +64,7 @@ class _Sibling(msgspec.Struct):
     lfs: _LargeFile | None = None
 
     def listed(self) -> RemoteFile:
-        """Raises ValueError if it cannot be: the cache names things after what is here."""
+        """The file. Raises ValueError on an invalid size or checksum, because the cache uses the checksum as a name."""
         size, digest = (self.lfs.size, self.lfs.sha256) if self.lfs else (self.size or 0, self.blobId or "")
         if not 0 < size < 2**50 or not _HEX.fullmatch(digest):
             raise ValueError(f"{self.rfilename:.100} has no size or checksum")
@@ -76,10 +76,10 @@ class _Card(msgspec.Struct):
 
 
 class _Listing(msgspec.Struct):
-    """The part of the Hub's description of a repository that is read."""
+    """The fields used from the Hub's description of a repository."""
 
     sha: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})\Z")]
-    siblings: Annotated[list[_Sibling], msgspec.Meta(max_length=_MOST_FILES)]
+    siblings: Annotated[list[_Sibling], msgspec.Meta(max_length=_MAX_FILES)]
     gated: bool | str = False
     cardData: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -87,30 +87,30 @@ class _Listing(msgspec.Struct):
     def licence(self) -> str:
         try:
             stated = msgspec.json.decode(self.cardData, type=_Card).license or ""
-        except (ValueError, RecursionError):  # people write what they like there
+        except (ValueError, RecursionError):  # the card is free text
             return ""
-        return (stated if isinstance(stated, str) else ", ".join(stated))[:_LONGEST_LICENCE]
+        return (stated if isinstance(stated, str) else ", ".join(stated))[:_MAX_LICENCE]
 
 
 def resolve(reference: Reference) -> RemoteModel:
-    """Ask the Hub, in one request, which files a reference means and at which commit. Raises DownloadError."""
+    """Look up the files and the commit of a reference, in one request. Raises DownloadError."""
     with hub_errors(reference.repo):
         try:
             body = with_retries(lambda: _listing(reference.repo))
         except UnicodeEncodeError:
-            raise DownloadError("the token in HF_TOKEN is malformed", "It must be plain letters and digits.") from None
+            raise DownloadError("the token in HF_TOKEN is malformed", "Copy it again: it is plain ASCII.") from None
         try:
             listing = msgspec.json.decode(body, type=_Listing)
             siblings = {file.rfilename: file for file in listing.siblings}
             files = tuple(siblings[name].listed() for name in select(reference, siblings))
         except (ValueError, RecursionError) as error:
-            what = f"{settings().ENDPOINT} does not answer as a Hub does: {error}"
+            what = f"{settings().ENDPOINT} does not answer like the Hub: {error}"
             raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
     return RemoteModel(str(reference), reference.repo, listing.sha, files, bool(listing.gated), listing.licence)
 
 
 def heads_beside(reference: Reference) -> list[str]:
-    """References of files in the same repository that hold heads for its models. Raises DownloadError."""
+    """References to files of heads in the same repository. Raises DownloadError."""
     with hub_errors(reference.repo):
         try:
             listing = msgspec.json.decode(with_retries(lambda: _listing(reference.repo)), type=_Listing)
@@ -121,7 +121,7 @@ def heads_beside(reference: Reference) -> list[str]:
 
 
 def _listing(repo: str) -> bytes:
-    """The Hub's description of a repository. Raises DownloadError if it is longer than any list of files."""
+    """The Hub's description of a repository. Raises DownloadError if it is too long or too slow."""
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     validate_repo_id(repo)
@@ -130,13 +130,13 @@ def _listing(repo: str) -> bytes:
     with get(url, timeout=settings().HF_HUB_ETAG_TIMEOUT, params={"blobs": True}) as response:
         for piece in response.iter_bytes():
             body += piece
-            if len(body) > _LARGEST_LISTING or monotonic() > deadline:
-                raise DownloadError(f"the list of files that {endpoint} sends has no end", "Check HF_ENDPOINT.")
+            if len(body) > _MAX_LISTING or monotonic() > deadline:
+                raise DownloadError(f"the list of files from {endpoint} is too long or too slow", "Check HF_ENDPOINT.")
     return bytes(body)
 
 
 def opener(model: RemoteModel, notes: list[str]) -> Opener:
-    """Opens the files of a remote model to read their headers. notes: what the user should know is added to it."""
+    """An opener for the files of a remote model, to read headers. notes: notes for the user are added to it."""
     files = {file.name: file for file in model.files}
     deadline = monotonic() + _HEADERS_S
 
@@ -152,7 +152,7 @@ def opener(model: RemoteModel, notes: list[str]) -> Opener:
 class _RangedFile:
     """A remote file, read from its beginning in growing windows.
 
-    A server that knows no ranges sends the whole file each time, of which no more is read than the window's end.
+    A server without range requests sends the whole file each time; it is read only to the end of the window.
     """
 
     def __init__(self, url: str, size: int, notes: list[str], deadline: float) -> None:
@@ -161,7 +161,7 @@ class _RangedFile:
         self._unread = bytearray()
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end of the file."""
+        """Read up to `size` bytes; empty at the end of the file."""
         if not self._unread and self._at < self._size:
             with_retries(self._fetch)
         taken = bytes(self._unread[:size])
@@ -170,7 +170,7 @@ class _RangedFile:
         return taken
 
     def _fetch(self) -> None:
-        """Fetch a window. Raises OSError if it ends early; what has come is kept."""
+        """Fetch a window. Raises OSError if it ends early; the bytes that arrived are kept."""
         start = self._at + len(self._unread)
         end = min(start + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
         with get(self._url, {"Range": f"bytes={start}-{end - 1}"}) as response:
@@ -178,12 +178,12 @@ class _RangedFile:
             skipped = 0
             if response.status_code != 206:
                 skipped = start
-                note = "the server knows no ranges: an interrupted download will begin again"
+                note = "the server does not support range requests: an interrupted download starts over"
                 if note not in self._notes:
                     self._notes.append(note)
             for piece in response.iter_bytes():
                 if monotonic() > self._deadline:
-                    raise DownloadError(f"the headers did not come within {_HEADERS_S:.0f} s", "Try again later.")
+                    raise DownloadError(f"the headers did not arrive within {_HEADERS_S:.0f} s", "Try again later.")
                 self._unread += piece[skipped : skipped + end - self._at - len(self._unread)]
                 skipped = max(0, skipped - len(piece))
                 if self._at + len(self._unread) == end:

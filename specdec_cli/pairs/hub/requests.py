@@ -1,7 +1,7 @@
-"""Requests to the Hub, with limits that hold whatever a server sends, and its failures in two lines of plain words.
+"""Requests to the Hub, with limits on time and size, and errors that say what to do.
 
-`Client.send` is wrapped in place. A client factory of our own would replace one that the program has set, with its
-proxies and certificates, and a transport of our own turns off the proxies that the environment names.
+`Client.send` is wrapped in place, because a custom client factory would replace the one that the program has set, with
+its proxies and certificates, and a custom transport would ignore the proxies in the environment.
 """
 
 from __future__ import annotations
@@ -23,74 +23,74 @@ from urllib.parse import urlsplit
 
 from specdec_cli.decoding.errors import DownloadError, UsageError
 
-_LEAST_RATE = 1024  # bytes a second, over one timeout; less is a server that keeps a connection open for nothing
-_TIMEOUTS_BEFORE_BODY = 3  # for all of name, connection, redirects and headers
-_MOST_SKIPPED = 64 << 10  # bytes of a redirect's body, read so that the connection can be used again
-_LONGEST_TIMEOUT = 86_400
+_MIN_RATE = 1024  # bytes per second, averaged over one timeout
+_TIMEOUTS_BEFORE_BODY = 3  # covers name lookup, connection, redirects and headers
+_MAX_SKIPPED = 64 << 10  # bytes of a redirect's body, read so that the connection can be used again
+_MAX_TIMEOUT = 86_400
 
 _Result = TypeVar("_Result")
 
-_WAITS = (1.0, 2.0, 4.0)  # seconds before each new attempt
-_LONGEST_WAIT = 60.0
+_WAITS = (1.0, 2.0, 4.0)  # seconds before each retry
+_MAX_WAIT = 60.0
 _LOGGED_WAIT = 5.0
 _log = logging.getLogger(__name__)
-_PASSING = (408, 429, 500, 502, 503, 504)
-# By name, for huggingface_hub has changed from httpx to httpx2. Without a connection nothing is tried again: the
-# machine is offline, or there is no such host.
-_PASSING_ERRORS = ("ReadTimeout", "RemoteProtocolError", "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
+# By name, because huggingface_hub has switched from httpx to httpx2. A connection that fails isn't retried: the machine
+# is offline, or the host doesn't exist.
+_TEMPORARY_ERRORS = ("ReadTimeout", "RemoteProtocolError", "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
 
-_NO_NAME = ("the Hub knows no {repo}: {why}", "Check the name.")
+_NO_NAME = ("the Hub does not have {repo}: {why}", "Check the name.")
 _BY_CLASS = {
     "GatedRepoError": (
-        "{repo} is gated: its licence has to be accepted first",
+        "{repo} is gated: you must accept its licence first",
         "Accept it at {host}/{repo}, and set HF_TOKEN to a token of that account.",
     ),
     "RepositoryNotFoundError": (
         "there is no repository {repo} on the Hub, or it is private",
-        "Check the name; for a private one, set HF_TOKEN. If you meant a file here, its path is another.",
+        "Check the name. For a private one, set HF_TOKEN. If you meant a local file, check its path.",
     ),
     "RemoteEntryNotFoundError": ("a file of {repo} is no longer on the Hub", "Try again."),
     "HFValidationError": _NO_NAME,
     "RevisionNotFoundError": _NO_NAME,
-    "OfflineModeIsEnabled": ("{repo} cannot be asked for: HF_HUB_OFFLINE is set", "Unset it, and try again."),
+    "OfflineModeIsEnabled": ("cannot look up {repo}: HF_HUB_OFFLINE is set", "Unset it, and try again."),
 }
-_UNREACHED = "Check the network, the proxy and HF_ENDPOINT; then run the same again, which goes on where it stopped."
-_FULL = ("the disk of {cache} is full", "Free some space, or set HF_HOME to a larger disk; what has come is kept.")
-_UNUSABLE = ("cannot use {cache}: {reason}", "Make the folder one that can be written, or set HF_HOME to another.")
+_UNREACHED = "Check the network, the proxy and HF_ENDPOINT, then try again: a download continues where it stopped."
+_FULL = ("the disk with {cache} is full", "Free some space, or set HF_HOME to a larger disk, then try again.")
+_UNUSABLE = ("cannot use {cache}: {reason}", "Make the folder writable, or set HF_HOME to another.")
 _BY_NUMBER = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
-    errno.EFBIG: ("{cache} takes no file this large", "Set HF_HOME to another disk, or raise the limit."),
+    errno.EFBIG: ("{cache} cannot hold a file this large", "Set HF_HOME to another disk, or raise the limit."),
 }
 
 
 def settings() -> Any:
-    """huggingface_hub's constants. Raises UsageError if the environment has what it cannot start with."""
+    """huggingface_hub's constants. Raises UsageError if an environment variable for it is invalid."""
     names = [name for name in ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT") if name in os.environ]
     try:
         from huggingface_hub import constants
 
-        urlsplit(constants.ENDPOINT).port  # noqa: B018  # asking is what raises
+        urlsplit(constants.ENDPOINT).port  # noqa: B018  # raises if it is invalid
         for seconds in (constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT):
-            if not 0 < seconds <= _LONGEST_TIMEOUT:
-                raise ValueError(f"{seconds} s is no timeout")
+            if not 0 < seconds <= _MAX_TIMEOUT:
+                raise ValueError(f"{seconds} s is not a valid timeout")
     except ValueError as error:
-        fix = "HF_ENDPOINT is an address such as https://huggingface.co, a timeout whole seconds. Correct or unset it."
+        fix = "HF_ENDPOINT must be an address such as https://huggingface.co, timeouts whole seconds. Fix or unset it."
         raise UsageError(f"{' or '.join(names)} cannot be used: {str(error)[:200]}", fix) from None
     return constants
 
 
 def http() -> Any:
-    """The library that huggingface_hub makes its requests with: httpx, or httpx2 in later versions."""
+    """The HTTP library of huggingface_hub: httpx, or httpx2 in later versions."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     return sys.modules[HTTPError.__module__.partition(".")[0]]
 
 
 def guard() -> None:
-    """Put the limits on huggingface_hub's current session. Raises DownloadError if it cannot make one.
+    """Set the limits on huggingface_hub's current session. Raises DownloadError if it can't create one.
 
-    Its own timeouts apply to single reads of a socket, so a server that sends a byte now and then never exceeds them.
+    Its own timeouts apply to single reads of a socket, so a server that sends single bytes never exceeds them.
     """
     from huggingface_hub import get_session
 
@@ -99,9 +99,9 @@ def guard() -> None:
         client: Any = get_session()
     except (ImportError, OSError, ValueError) as error:
         fix = "Check HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE."
-        raise DownloadError(f"no connection can be made: {' '.join(str(error).split())[:200]}", fix) from None
+        raise DownloadError(f"cannot open a connection: {' '.join(str(error).split())[:200]}", fix) from None
     if _limit not in client.event_hooks["response"]:
-        client.headers["Accept-Encoding"] = "identity"  # a small body can unpack to any size
+        client.headers["Accept-Encoding"] = "identity"  # a small compressed body can expand to any size
         client.event_hooks["response"].append(_limit)
         client.send = _in_time(client.send)
 
@@ -112,7 +112,7 @@ def get(
     timeout: float | None = None,
     params: Mapping[str, bool] | None = None,
 ) -> AbstractContextManager[Any]:
-    """The response to a request, whose body is read in pieces. Its headers name the user's token."""
+    """Send a GET request with the user's token. The body of the response is read in pieces."""
     from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
     timeout = timeout or settings().HF_HUB_DOWNLOAD_TIMEOUT
@@ -124,48 +124,45 @@ def get(
 
 
 def closed_early() -> OSError:
-    """The error of a body with fewer bytes than there should be. It is worth another attempt."""
+    """The error for a body that ends too early. `with_retries` retries it."""
     return OSError("the connection was closed early")
 
 
 def with_retries(call: Callable[[], _Result]) -> _Result:
-    """Call, and call again later if the failure may be temporary.
-
-    Every request to the Hub is made in here, within the limits of `guard`.
-    """
+    """Call, and retry if the failure may be temporary. Every request to the Hub goes through here."""
     guard()
     for wait in _WAITS:
         try:
             return call()
         except Exception as error:
-            if not _may_pass(error):
+            if not _is_temporary(error):
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
-            seconds = min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else wait
-            if seconds >= _LOGGED_WAIT:  # Python prints it to stderr unless the program logs elsewhere
-                _log.warning("specdec: the Hub asks for a wait of %.0f s", seconds)
+            seconds = min(float(asked), _MAX_WAIT) if asked.isdecimal() else wait
+            if seconds >= _LOGGED_WAIT:  # goes to stderr unless the program configures logging
+                _log.warning("specdec: the Hub asks to wait %.0f s", seconds)
             time.sleep(seconds)
     return call()
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
     if isinstance(error, HfHubHTTPError):
-        return error.response.status_code in _PASSING
+        return error.response.status_code in _TEMPORARY
     if isinstance(error, HTTPError):
-        return type(error).__name__ in _PASSING_ERRORS
+        return type(error).__name__ in _TEMPORARY_ERRORS
     return type(error) is OSError and error.errno is None  # `closed_early`
 
 
 @contextmanager
 def hub_errors(repo: str) -> Iterator[None]:
-    """Turn what the Hub, the network and the disk raise into a DownloadError that says what to do."""
+    """Turn errors of the Hub, the network and the disk into a DownloadError that says what to do."""
     constants = settings()
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError  # type: ignore[attr-defined]
 
-    if not os.environ.get("SPECDEC_DEBUG"):  # what matters of its log is in the error
+    if not os.environ.get("SPECDEC_DEBUG"):  # the error says what matters
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         yield
@@ -187,20 +184,20 @@ def _explain(error: BaseException) -> tuple[str, str]:
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         if status in (401, 403):
-            return f"the Hub does not let this token read {{repo}} (HTTP {status})", "Set HF_TOKEN to a valid token."
-        if status not in _PASSING:
-            return f"the Hub refuses {{repo}} (HTTP {status})", "Check the name and HF_ENDPOINT."
-        what = "asks us to slow down" if status == 429 else "answers with an error"
-        return f"the Hub {what} (HTTP {status})", "Try again in some minutes; what has come is kept."
+            return f"the Hub refuses access to {{repo}} (HTTP {status})", "Set HF_TOKEN to a valid token."
+        if status not in _TEMPORARY:
+            return f"the Hub rejects the request for {{repo}} (HTTP {status})", "Check the name and HF_ENDPOINT."
+        what = "limits requests" if status == 429 else "returned an error"
+        return f"the Hub {what} (HTTP {status})", "Try again in a few minutes: a download continues where it stopped."
     if isinstance(error, (HTTPError, http().InvalidURL)):
         return "cannot reach {host}: " + ("{why}" if str(error) else type(error).__name__), _UNREACHED
     if (number := getattr(error, "errno", None)) is None:
-        return "{repo} could not be read or kept: {why}", "Run the same again."
+        return "{repo} could not be read or saved: {why}", "Try again."
     return _BY_NUMBER.get(number, _UNUSABLE)
 
 
 def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
-    """`Client.send` with a limit on the wait for headers. A request that exceeds it is left running in its thread."""
+    """`Client.send` with a time limit for the headers. A request that exceeds it keeps running in its thread."""
 
     def limited(request: Any, **options: Any) -> Any:
         answer: Future[Any] = Future()
@@ -219,18 +216,18 @@ def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
         except OutOfTime:
             if answer.done():  # the request itself timed out
                 raise
-            raise http().ReadTimeout("no answer came to its end", request=request) from None
+            raise http().ReadTimeout("no complete answer in time", request=request) from None
 
     return limited
 
 
 def _limit(response: Any) -> None:
-    """A response hook: raise the error that a status stands for, and limit what the body may cost."""
+    """A response hook: raise the error of a status, and limit the body."""
     from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
     if response.is_success:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise DownloadError("the Hub packs what was to come as it is", "Check HF_ENDPOINT and the proxy.")
+            raise DownloadError("the Hub sent an unexpected compressed file", "Check HF_ENDPOINT and the proxy.")
         timeout = response.request.extensions.get("timeout", {}).get("read")
         response.stream = _stream(response.stream, lambda stream: _fast_enough(stream, timeout))
         return
@@ -238,13 +235,13 @@ def _limit(response: Any) -> None:
     if response.has_redirect_location:
         response.stream = _stream(response.stream, _skipped)
         return
-    response.stream = _stream(response.stream, lambda _: iter(()))  # the headers say what happened
+    response.stream = _stream(response.stream, lambda _: iter(()))  # the headers have the error
     hf_raise_for_status(response)
-    raise DownloadError(f"the Hub answers with HTTP {response.status_code}", "Check HF_ENDPOINT and the proxy.")
+    raise DownloadError(f"the Hub returned HTTP {response.status_code}", "Check HF_ENDPOINT and the proxy.")
 
 
 def _stream(inner: Any, pieces: Callable[[Any], Iterator[bytes]]) -> Any:
-    """A body read through a function."""
+    """A body whose pieces go through a function."""
 
     class Stream(http().SyncByteStream):  # type: ignore[misc]
         def __iter__(self) -> Iterator[bytes]:
@@ -260,13 +257,13 @@ def _skipped(stream: Any) -> Iterator[bytes]:
     size = 0
     for piece in stream:
         size += len(piece)
-        if size > _MOST_SKIPPED:
+        if size > _MAX_SKIPPED:
             break
     yield from ()
 
 
 def _fast_enough(stream: Any, timeout: float | None) -> Iterator[bytes]:
-    """The pieces of a body. Raises DownloadError if they arrive too slowly; time spent using them does not count."""
+    """The pieces of a body. Raises DownloadError if they arrive too slowly; only waiting time counts."""
     came, waited, pieces = 0, 0.0, iter(stream)
     timeout = timeout or settings().HF_HUB_DOWNLOAD_TIMEOUT
     while True:
@@ -276,8 +273,8 @@ def _fast_enough(stream: Any, timeout: float | None) -> Iterator[bytes]:
         came += len(piece)
         waited += min(monotonic() - before, timeout)  # this process may have been suspended
         if waited >= timeout:
-            if came < _LEAST_RATE * waited:
-                fix = "Try again later; what has come is kept."
-                raise DownloadError(f"the Hub sends less than {_LEAST_RATE:,} bytes a second", fix)
+            if came < _MIN_RATE * waited:
+                fix = "Try again later: a download continues where it stopped."
+                raise DownloadError(f"the Hub sends less than {_MIN_RATE:,} bytes per second", fix)
             came, waited = 0, 0.0
         yield piece

@@ -1,4 +1,4 @@
-// What libraries.js is bundled of. See package.json.
+// The source of libraries.js. See package.json.
 import MarkdownIt from "markdown-it";
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";

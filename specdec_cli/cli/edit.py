@@ -1,0 +1,184 @@
+"""`specdec edit`: a file changed as an instruction says. The file is the prediction of the answer."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specdec_cli.cli import options as opt
+from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.output import print_parts, show_answer, write_file
+from specdec_cli.cli.run import print_run_report
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.display.terminal import can_paint, status_line
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_MOST_BYTES = 1 << 22
+_SPARE = 256
+"""Tokens that an answer may have beyond half as many again as the text."""
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_FENCE = re.compile(r"^(`{3,})[^`\n]*$", re.MULTILINE)
+_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The lines of a file that are to be changed, and what is before and behind them. crlf: all of its lines end in
+    CR LF; here they end in LF.
+    """
+
+    path: Path
+    data: bytes
+    before: str
+    text: str
+    behind: str
+    crlf: bool
+
+    @classmethod
+    def read(cls, path: Path, lines: str | None) -> Passage:
+        """lines: FIRST:LAST, counted from 1; None: all. Raises UsageError on what is no text, and on no such lines."""
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file", "Name a text file.")
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            text = data.decode()
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}", "Check its path and permissions.") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is not UTF-8 text", "Convert it first, with iconv.") from None
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{path} has more than {_MOST_BYTES >> 20} MiB", "Name a smaller file.")
+        if "\0" in text:
+            raise UsageError(f"{path} is not text: it holds zero bytes", "Name a text file.")
+        crlf = 0 < text.count("\n") == text.count("\r\n")
+        mark = "\ufeff" if text.startswith("\ufeff") else ""
+        every = _LINE.findall((text.replace("\r\n", "\n") if crlf else text)[len(mark) :])
+        first, last = _range(lines, len(every)) if every else (1, 0)
+        before, chosen, behind = ("".join(part) for part in (every[: first - 1], every[first - 1 : last], every[last:]))
+        if not chosen.strip():
+            raise UsageError(f"there is nothing to change in {path}", "Name a file, or lines, with text.")
+        return cls(path, data, mark + before, chosen, behind, crlf)
+
+    def prompt(self, instruction: str) -> str:
+        """What the model is asked."""
+        part = bool(self.before or self.behind)
+        what, whole = ("these lines of", "all of these lines") if part else ("the file", "the whole file")
+        fence = "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(self.text))])
+        body = self.text if self.text.endswith("\n") else f"{self.text}\n"
+        return (
+            f"Change {what} {self.path.name} as follows: {instruction}\n\nKeep everything else exactly as it is. "
+            f"Reply with {whole}, changed, in one code block, and nothing else.\n\n{fence}\n{body}{fence}"
+        )
+
+    def changed(self, answer: str) -> str:
+        """The whole file with the answer's code block, or all of it, in place of the text."""
+        fences = list(_FENCE.finditer(answer))
+        text = answer[fences[0].end() + 1 : fences[-1].start()] if len(fences) > 1 else answer
+        ending = self.text[len(self.text.rstrip("\n")) :]
+        new = self.before + text.rstrip("\n") + ending + self.behind
+        return new.replace("\n", "\r\n") if self.crlf else new
+
+    def require_same(self) -> None:
+        """Raise SpecdecError if the file has changed since it was read."""
+        try:
+            same = self.path.read_bytes() == self.data
+        except OSError:
+            same = False
+        if not same:
+            raise SpecdecError(f"{self.path} has changed since it was read", "Nothing was written. Run the edit again.")
+
+
+def _range(lines: str | None, count: int) -> tuple[int, int]:
+    """The first and the last line."""
+    first, colon, last = (lines or ":").partition(":")
+    if not colon or not all(part.isdecimal() or not part for part in (first, last)):
+        raise UsageError(f"the range of lines cannot be {lines!r}", "Give FIRST:LAST, as in --range 10:20.")
+    start, end = int(first or 1), int(last or count)
+    if not 1 <= start <= min(end, count):
+        raise UsageError(f"there are no lines {lines} in a file of {count}", "Give FIRST:LAST, as in --range 10:20.")
+    return start, min(end, count)
+
+
+@opt.takes(*opt.ALL)
+def edit(
+    given: opt.Given,
+    file: Annotated[Path, typer.Argument(help="The file to change.")],
+    instruction: Annotated[str, typer.Argument(help="What to change, in words.")],
+    lines: Annotated[str | None, typer.Option("--range", metavar="A:B", help="Change only these lines.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the file without asking.")] = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Change a file as an instruction says.
+
+    The model writes the file again, fast where it stays as it is. The diff goes to stdout. specdec asks before it
+    writes; in a pipe it writes only with --write.
+    """
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.gguf.chat_template import template_of
+    from specdec_cli.pairs.config_layers import require_used, resolve
+
+    passage = Passage.read(file, lines)
+    settings = resolve(given.profile, given.flags)
+    require_used(given.typed, [settings])
+    pair = check_pair(settings)
+    if template_of(pair.target) is None:
+        raise UsageError(
+            f"{pair.target_path.name} has no chat template: it cannot follow an instruction",
+            "Use an instruct model: specdec edit -p qwen2.5-coder-1.5b ...",
+        )
+    from specdec_cli.display.parts import EDIT_STYLES
+    from specdec_cli.engine.engine import one_session
+    from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
+
+    with interruptible() as interrupt, ExitStack() as stack:
+        with status_line(f"loading {pair.target_path.name}", silent=False):
+            session = stack.enter_context(one_session(settings, interrupt, pair=pair))
+        prompt, tokens = passage.prompt(instruction), len(session.tokenize(passage.text, raw=True))
+        most = settings.max_tokens if given.flags["max_tokens"] else tokens * 3 // 2 + _SPARE
+        n_ctx, read = settings.ctx or session.models.target.model.n_ctx_train, len(session.tokenize(prompt))
+        if 0 < n_ctx < read + tokens:
+            raise UsageError(
+                f"the edit needs {read + tokens:,} tokens, the context holds {n_ctx:,}",
+                "Change fewer lines: --range A:B.",
+            )
+        speculative = SpeculativeConfig(prediction=passage.text if settings.chain.reads_texts else None)
+        answer = session.start(prompt, SamplingParams(max_tokens=most), speculative)
+        error = show_answer(session, answer, as_json=not can_paint(sys.stdout), styles=EDIT_STYLES)
+        print_run_report(session, answer, verbose, {})
+        if error:
+            raise error
+    if interrupt.exit_code:
+        raise typer.Exit(interrupt.exit_code)
+    if answer.result.finish_reason != "stop":
+        raise SpecdecError("the answer was cut off: nothing was written", "Give it more tokens (-n), or fewer lines.")
+    old, new = passage.data.decode(), passage.changed(answer.result.text)
+    if new == old:
+        print("Nothing changed.", file=sys.stderr)
+        return
+    print_parts(*diff(old, new, file.name))
+    if write or _agrees(file):
+        passage.require_same()
+        write_file(file, new)
+
+
+def _agrees(file: Path) -> bool:
+    """Whether the user wants the file written; where nobody can be asked, no."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and typer.confirm(f"Write {file}?", default=False, err=True)
+
+
+def diff(old: str, new: str, name: str) -> list[Text]:
+    """A unified diff, line by line, in colours."""
+    from rich.text import Text
+
+    rows = difflib.unified_diff(old.split("\n"), new.split("\n"), f"a/{name}", f"b/{name}", lineterm="")
+    return [Text(row, next((style for sign, style in _STYLES.items() if row.startswith(sign)), "dim")) for row in rows]

@@ -1,0 +1,183 @@
+"""Whether drafting pays: the verdict on a comparison, and what each variant shows, in words.
+
+One rule for all of it: a ratio is shown only if something was drafted and the interval excludes 1 (`Summary.claimed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
+from specdec_cli.measure.trials import Summary
+
+Pays = Literal[
+    "yes", "no", "inconclusive", "too few prompts", "nothing drafted", "few accepted", "wrong", "not measured"
+]
+_PAYS: dict[str, Pays] = {
+    **{"faster": "yes", "slower": "no", "no difference": "no"},
+    **{"inconclusive": "inconclusive", "too few prompts": "too few prompts"},
+}
+"""The verdict, by the finding of the best variant."""
+_ALONE = "Run the target alone (--drafter none)."
+_MEASURE_MORE = "Measure more prompts (--limit) or rounds (--repeat), on a quieter machine if you can."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverallVerdict:
+    """Does drafting pay?
+
+    headline: the answer in one line. sentence: what it rests on. recommendation: what to do. variant: the best one,
+    None if none was measured; speedup: its own, if it may be claimed; lossy: whether it is. winner: the variant to use,
+    which may be the target alone; None if the measurements do not decide. ranking: all variants, the fastest first.
+    """
+
+    pays: Pays
+    headline: str
+    sentence: str
+    recommendation: str
+    variant: str | None = None
+    speedup: Interval | None = None
+    winner: str | None = None
+    lossy: bool = False
+    ranking: tuple[str, ...] = ()
+
+
+def overall_verdict(
+    overall: Sequence[Summary], baselines: Mapping[str, str], wrong: Collection[str] = (), default: str | None = None
+) -> OverallVerdict:
+    """overall: each variant's figures over all prompts. baselines: by variant. wrong: variants with wrong answers.
+    default: the variant with the default draft length.
+
+    It is about the fastest variant whose interval is above 1, or else about the one with the highest mean. A wrong
+    variant is never the best, nor is one that used no drafts; a lossy one is only where no other was measured.
+    """
+    ranking = _ranking(overall, baselines)
+    measured = {each.variant: each for each in overall if baselines.get(each.variant) != each.variant and each.finding}
+    right = {variant: each for variant, each in measured.items() if variant not in wrong}
+    drafting = {variant: each for variant, each in right.items() if not each.ran_alone}
+    if not drafting:
+        return _without_drafts(right, baselines, ranking, bool(measured))
+    exact = {variant: each for variant, each in drafting.items() if each.distance_per_token is None} or drafting
+    faster = {variant: each for variant, each in exact.items() if each.finding == "faster"} or exact
+    best = faster[next(variant for variant in ranking if variant in faster)]
+    pays = _PAYS[best.finding]
+    headline, sentence, recommendation = _words(best, pays, len(measured) > 1, default)
+    if default != best.variant and default in right:
+        sentence += f" The default draft length, {default}, {_predicate(right[default])}."
+    return OverallVerdict(
+        pays=pays,
+        headline=headline,
+        sentence=sentence,
+        recommendation=recommendation,
+        variant=best.variant,
+        speedup=best.claimed,
+        winner={"yes": best.variant, "no": baselines.get(best.variant)}.get(pays),
+        lossy=best.distance_per_token is not None,
+        ranking=ranking,
+    )
+
+
+def _ranking(overall: Sequence[Summary], baselines: Mapping[str, str]) -> tuple[str, ...]:
+    """By the ratio to the baseline, which is 1 for all that ran the target alone."""
+
+    def ratio(summary: Summary) -> float:
+        if summary.ran_alone or baselines.get(summary.variant) == summary.variant:
+            return 1.0
+        return summary.speedup.mean if summary.speedup else 0.0
+
+    return tuple(each.variant for each in sorted(overall, key=ratio, reverse=True))
+
+
+def _without_drafts(
+    right: Mapping[str, Summary], baselines: Mapping[str, str], ranking: tuple[str, ...], any_measured: bool
+) -> OverallVerdict:
+    """The verdict where no variant used drafts. right: those whose answers are right."""
+    if not right and any_measured:
+        return OverallVerdict(
+            pays="wrong",
+            headline="Wrong: answers are not the target's own",
+            sentence="No setting measured gives the target's own answers. This is a bug in specdec.",
+            recommendation="Please report it with the output of --json.",
+            ranking=ranking,
+        )
+    if not right:
+        return OverallVerdict(
+            pays="not measured",
+            headline="Not measured: no answer was long enough",
+            sentence="There is nothing to compare: no setting has a speed to compare with the target's.",
+            recommendation="Ask for longer answers (-n).",
+            ranking=ranking,
+        )
+    few = [variant for variant, each in right.items() if each.finding == "few accepted"]
+    variant = next(iter(few or right))
+    return OverallVerdict(
+        pays="few accepted" if few else "nothing drafted",
+        headline=f"No: {'hardly any tokens came from drafts' if few else 'nothing was drafted'}",
+        sentence="All answers have the target's own speed.",
+        recommendation=_ALONE,
+        variant=variant,
+        winner=baselines.get(variant),
+        ranking=ranking,
+    )
+
+
+def _words(best: Summary, pays: Pays, several: bool, default: str | None) -> tuple[str, str, str]:
+    """Headline, sentence and recommendation."""
+    name, speedup, interval = best.variant, best.claimed, _interval(best)
+    if pays == "yes":
+        sentence = f"{name} is {'the fastest setting measured' if several else 'faster than the target alone'}."
+        if best.distance_per_token is not None:
+            sentence += " It's LOSSY: its answers don't have the target's distribution."
+        advice = f"Keep the default draft length, {name}." if name == default else f"Use {name}."
+        return f"Yes: {speedup} with {name}", sentence, advice
+    if pays == "no":
+        if several:
+            closest = f"{name} comes closest{f': {speedup}' if speedup else interval}."
+            return "No: no setting measured is faster than the target alone", closest, _ALONE
+        headline = f"No: {speedup} with {name}" if speedup else f"No: {name} is as fast as the target alone"
+        return headline, f"{name} is not faster than the target alone{interval}.", _ALONE
+    if pays == "inconclusive":
+        headline = f"Inconclusive: {name} may be faster or slower than the target alone"
+        return headline, f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
+    few = "1 prompt is" if best.speedup and best.speedup.count == 1 else "2 prompts are"
+    headline = f"Too few prompts: {few} not enough for an interval"
+    return headline, "No speedup is claimed without an interval.", f"Measure at least {LEAST_PROMPTS} prompts."
+
+
+def _interval(summary: Summary) -> str:
+    """The interval, where it holds 1; elsewhere it is shown with the ratio."""
+    if summary.speedup is None or summary.claimed or not summary.bounds:
+        return ""
+    return f" ({summary.speedup.low:.2f} to {summary.speedup.high:.2f})"
+
+
+def _predicate(summary: Summary) -> str:
+    """What a variant's speed shows, after its name."""
+    if summary.finding == "too few prompts":
+        return "was measured with too few prompts"
+    return {
+        "nothing drafted": "drafted nothing: its speed is the target's own",
+        "few accepted": "used hardly any draft tokens: its speed is the target's own",
+        "faster": f"is faster than the target alone: {summary.claimed}",
+        "slower": f"is slower than the target alone: {summary.claimed}",
+        "no difference": f"is as fast as the target alone{_interval(summary)}",
+        "inconclusive": f"may be faster or slower than the target alone{_interval(summary)}",
+    }.get(summary.finding, "was not measured: no answer was long enough")
+
+
+def findings(summary: Summary) -> list[str]:
+    """A variant's own result in sentences: the finding, what the speed consists of, and whether it is lossy."""
+    sentences = [f"{summary.variant} {_predicate(summary)}."]
+    if summary.claimed and summary.pass_cost and summary.per_position:
+        sentences.append(
+            f"A pass gives {summary.tokens_per_step:.2f} tokens, and costs {summary.pass_cost:.2f} times as much as a "
+            "pass of the target alone."
+        )
+    if summary.distance_per_token is not None:
+        sentences.append(
+            "It's LOSSY: the distribution that a token is drawn from differs from the target's by "
+            f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
+        )
+    return sentences

@@ -1,0 +1,154 @@
+"""`specdec edit`: what the model is asked, what becomes of the file, and what is refused."""
+
+import pytest
+from driver import assert_refused, call
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from specdec_cli.cli import edit as command
+from specdec_cli.cli.app import app
+from specdec_cli.cli.edit import Passage, diff
+
+TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "code.py"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+def answering(monkeypatch, text, meanwhile=lambda: None, reason="stop"):
+    """Let the model's answer be this text."""
+
+    def show(_session, answer, **_):
+        meanwhile()
+        answer.prepare()
+        answer.result.text, answer.result.metrics.reason = text, reason
+
+    monkeypatch.setattr(command, "show_answer", show)
+
+
+def invoke(*args):
+    done = CliRunner().invoke(app, ["edit", *map(str, args)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+# The passage
+
+
+def test_the_model_is_asked_for_the_whole_file_in_one_block(file):
+    asked = Passage.read(file, None).prompt("Rename add.")
+    assert "the file code.py as follows: Rename add." in asked and asked.endswith(f"```\n{TEXT}```")
+
+
+def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
+    passage = Passage.read(file, "1:2")
+    assert passage.text == "def add(a, b):\n    return a + b\n" and "these lines of" in passage.prompt("x")
+    assert passage.changed("```python\ndef add(x, y):\n    return x + y\n```") == TEXT.replace("a, b", "x, y").replace(
+        "a + b", "x + y"
+    )
+    assert Passage.read(file, "4:").text == "\nprint(add(1, 2))\n" and Passage.read(file, ":99").text == TEXT
+
+
+@pytest.mark.parametrize(
+    "answer", ["```\nnew\n```", "```python\nnew\n```\n", "Here it is:\n\n```py\nnew\n```\n\nDone.", "new", "new\n\n"]
+)
+def test_the_code_block_is_taken_or_else_the_whole_answer(file, answer):
+    assert Passage.read(file, None).changed(answer) == "new\n"
+
+
+def test_a_text_with_fences_gets_longer_ones(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("# Use\n\n```sh\nmake\n```\n")
+    passage = Passage.read(path, None)
+    assert "\n````\n# Use" in passage.prompt("x")
+    assert passage.changed("````\n# Usage\n\n```sh\nmake\n```\n````") == "# Usage\n\n```sh\nmake\n```\n"
+
+
+@pytest.mark.parametrize(
+    "data", [b"a\r\nb\r\n", b"\xef\xbb\xbfa\nb\n", b"a\nb", b"a\r\nb\n", "a\u2028b\x0bc\n".encode()]
+)
+def test_line_breaks_marks_and_the_end_of_a_file_stay_as_they_are(tmp_path, data):
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    passage = Passage.read(path, None)
+    assert passage.changed(f"```\n{passage.text}\n```").encode() == data
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=9), min_size=1, max_size=9
+    )
+)
+def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("edit") / "a.txt"
+    path.write_bytes("\n".join(lines).encode())
+    if "".join(lines).strip():
+        passage = Passage.read(path, None)
+        fence = passage.prompt("").rsplit("\n", 1)[1]
+        assert passage.changed(f"{fence}\n{passage.text}\n{fence}").encode() == path.read_bytes()
+
+
+def test_a_diff_marks_what_changed():
+    rows = [row.plain for row in diff("a\nb\n", "a\nc\n", "f")]
+    assert rows == ["--- a/f", "+++ b/f", "@@ -1,3 +1,3 @@", " a", "-b", "+c", " "]
+
+
+# The file
+
+
+def test_it_is_written_when_asked_for_and_keeps_its_mode(file, chatting, monkeypatch):
+    answering(monkeypatch, f"```python\n{TEXT.replace('add', 'plus')}```")
+    code, out, err = invoke(file, "Rename add to plus.", *chatting)
+    assert code == 0 and "-def add(a, b):" in out and "+def plus(a, b):" in out
+    assert file.read_text() == TEXT, "in a pipe it is not written unasked"
+    file.chmod(0o640)
+    code, out, err = invoke(file, "Rename add to plus.", *chatting, "--write")
+    assert code == 0 and file.read_text() == TEXT.replace("add", "plus") and file.stat().st_mode & 0o777 == 0o640
+    assert f"Wrote {file}" in err
+
+
+def test_an_answer_without_a_change_says_so(file, chatting, monkeypatch):
+    answering(monkeypatch, f"```\n{TEXT}```")
+    code, out, err = invoke(file, "Do nothing.", *chatting, "--write")
+    assert (code, out) == (0, "") and "Nothing changed." in err
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(file, chatting, monkeypatch):
+    answering(monkeypatch, "```\nnew\n```", lambda: file.write_text("mine\n"))
+    code, _, err = invoke(file, "Rename.", *chatting, "--write")
+    assert code == 1 and "has changed since it was read" in err and file.read_text() == "mine\n"
+
+
+def test_an_answer_that_was_cut_off_is_not_written(file, chatting):
+    code, _, err = invoke(file, "Rename.", *chatting, "-n", 4, "--write", "-c", 1024)
+    assert code == 1 and "cut off" in err and file.read_text() == TEXT
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "what"),
+    [
+        (b"\xff\xfe", [], "is not UTF-8 text"),
+        (b"a\0b", [], "is not text"),
+        (b"", [], "there is nothing to change"),
+        (b" \n", [], "there is nothing to change"),
+        (b"a\n", ["--range", "2:3"], "there are no lines 2:3"),
+        (b"a\n", ["--range", "x"], "cannot be 'x'"),
+        (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
+        (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
+    ],
+)
+def test_what_cannot_be_edited_is_refused_in_two_lines(tmp_path, chatting, data, more, what):
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    assert_refused(call("edit", path, "Change it.", *chatting, *more), 2, what)
+    assert path.read_bytes() == data
+
+
+def test_no_file_and_a_model_without_a_template_are_refused(tmp_path, file):
+    assert_refused(call("edit", tmp_path, "Change it."), 2, "is not a file")
+    assert_refused(call("edit", tmp_path / "none", "Change it."), 2, "is not a file")
+    assert_refused(call("edit", file, "Change it."), 2, "has no chat template")
