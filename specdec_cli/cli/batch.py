@@ -1,4 +1,4 @@
-"""`specdec batch`: many requests from a file, over the slots of one pair."""
+"""`specdec batch`: answers many requests from a file, in the slots of one pair."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 def batch(
     given: opt.Given,
     source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Requests in OpenAI's batch format.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Where the answers go.")],
-    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at the same time.")] = 4,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File for the answers.")],
+    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
 ) -> None:
     """Answer a file of requests, several at a time.
 
     If you run it again, it continues where it stopped.
 
     Each line of the file is {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and each
-    answer is a line with the same custom_id. -c is the context of one answer.
+    answer is a line with the same custom_id. -c is the context of each answer.
     """
     import asyncio
 
     from specdec_cli.server.batch_run import BatchRun
 
     if source.exists() and output.exists() and source.samefile(output):
-        raise UsageError("the answers would be written over the requests", "Give -o another file.")
+        raise UsageError("the answers would overwrite the requests", "Give -o another file.")
     if not output.parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", "Make it first.")
+        raise UsageError(f"there is no folder {output.parent}", "Create it first.")
     with open_slots(given, parallel, most_waiting=16 * parallel) as (answering, names):
         work, started = BatchRun(source, output, names[0]), monotonic()
         with status_line("reading the requests", silent=False) as say:
@@ -51,19 +51,19 @@ def batch(
 
             ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
     if ended_by:
-        complain(SpecdecError("interrupted", "Start it again: it goes on where it was."))
+        complain(SpecdecError("interrupted", "Run the same command again to continue."))
         raise typer.Exit(128 + ended_by)
     progress, seconds = work.progress, monotonic() - started
     for number, why in progress.bad:
-        print_parts(f"line {number} is no request: {why}", stderr=True)
-    failed = f", {progress.failed} of them errors" if progress.failed else ""
+        print_parts(f"line {number} is not a request: {why}", stderr=True)
+    failed = f", {progress.failed} of them are errors" if progress.failed else ""
     speed = f"; {progress.written / seconds:,.1f} tokens/s" if progress.written else ""
     print_parts(f"{progress.done:,} answers in {output}{failed}{speed}", stderr=True, pipe_width=200)
     raise typer.Exit(1 if work.progress.bad or work.progress.failed else 0)
 
 
 def _line(progress: BatchProgress, seconds: float) -> str:
-    """How far it is, and how long the rest will take at this speed."""
+    """The progress, and how long the rest will take at this speed."""
     from specdec_cli.display.parts import duration
 
     done, left = progress.done - progress.done_before, progress.total - progress.done

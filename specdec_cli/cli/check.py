@@ -1,4 +1,4 @@
-"""`specdec check`: do two models share a tokenizer, do they fit, are they likely to pay? From their headers alone."""
+"""`specdec check`: compares two models by their headers: tokenizers, memory, whether drafting is likely to pay."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def check(
     ],
     draft: Annotated[
         str | None,
-        typer.Argument(help="Draft, named likewise. \\[default: the profile's own]", autocompletion=models),
+        typer.Argument(help="Draft, in the same forms. \\[default: the profile's]", autocompletion=models),
     ] = None,
-    ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens to estimate memory for.")] = 4096,
+    ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens for the memory estimate.")] = 4096,
     json_: opt.Json = False,
 ) -> None:
     """Compare two models' tokenizers, sizes and memory.
 
-    No weights are downloaded or loaded.
+    It reads only file headers.
 
-    Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
+    Exit code 0: you can use them together; 3: you can't; 4: a model can't be reached.
     """
     from specdec_cli.display.pair_tables import check_tables
     from specdec_cli.pairs.pair_check import check_pair_by_name

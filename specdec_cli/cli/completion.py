@@ -1,4 +1,4 @@
-"""What the shell offers when names of pairs, models and other listed things are typed. Completion never fails."""
+"""Shell completion for the names of pairs, models and so on. It never fails."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Complete = Callable[[str], list[str]]
 
 
 def _listed(module: str, list_names: Callable[..., Iterable[str]], suffixes: tuple[str, ...] = ()) -> Complete:
-    """Names that a module lists, and files of some kinds. The module is imported when a name is typed."""
+    """Completes the names that a module lists, and files with some suffixes. It imports the module when it's called."""
 
     def complete(incomplete: str) -> list[str]:
         try:
             names = [*list_names(import_module(f"specdec_cli.{module}")), *_files(incomplete, suffixes)]
             return [name for name in names if name.startswith(incomplete)]
-        except Exception:  # an import that fails, a folder that cannot be read
+        except Exception:  # a failed import, an unreadable folder
             return []
 
     return complete
@@ -39,7 +39,7 @@ results = _listed("measure.kept_comparisons", lambda kept: [name for name, _ in 
 
 
 def pairs(incomplete: str) -> list[tuple[str, str]]:
-    """Profiles that begin so, with what they are."""
+    """Profiles that begin like this, with their descriptions."""
     try:
         from specdec_cli.pairs import profiles
         from specdec_cli.pairs import pulled_pairs as pulled
@@ -55,7 +55,7 @@ def pairs(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _description(name: str) -> str:
-    """A pair in a few words: what is longer than a line would be taken for several offers."""
+    """A pair in a few words: shells show a longer text as several completions."""
     from rich.markup import escape
 
     from specdec_cli.pairs import profiles
@@ -68,7 +68,7 @@ def _description(name: str) -> str:
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Folders and files of some kinds, as they would be typed on."""
+    """Folders and files with some suffixes, as they would be completed."""
     from pathlib import Path
 
     if not suffixes:

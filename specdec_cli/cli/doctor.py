@@ -1,4 +1,4 @@
-"""`specdec doctor`: what this installation can do, and what would make it do more."""
+"""`specdec doctor`: checks the installation, and says how to improve it."""
 
 from __future__ import annotations
 

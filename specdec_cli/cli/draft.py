@@ -43,19 +43,22 @@ def _target(given: opt.Given) -> str:
 def prune(
     given: opt.Given,
     out: _Out,
-    keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help="Layers to keep, from 0: 0-7,31.")] = None,
+    keep_layers: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Layers to keep, counted from 0: 0-7,31.")
+    ] = None,
     search: Annotated[
-        int | None, typer.Option(metavar="N", help="Find N layers to keep, by measured agreement with the target.")
+        int | None, typer.Option(metavar="N", help="Find the N layers that keep the most agreement with the target.")
     ] = None,
     prompts: Annotated[
-        str | None, typer.Option(help="Suite or file of prompts to search by, as in compare. \\[default: python]")
+        str | None, typer.Option(help="A suite or a file of prompts for --search, as in compare. \\[default: python]")
     ] = None,
     force: _Force = False,
     json_: opt.Json = False,
 ) -> None:
-    """Copy a target with some of its layers only.
+    """Copy a target with fewer layers.
 
-    --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
+    --search removes one layer at a time until N are left: each time the one that costs the least agreement with the
+    target.
     """
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.draft_copy import CopyOptions
@@ -65,7 +68,7 @@ def prune(
     if (keep_layers is None) == (search is None):
         raise UsageError("say which layers to keep", "Give --keep-layers LIST or --search N, and not both.")
     if prompts is not None and search is None:
-        raise UsageError("--prompts is for --search", "Leave one of them out.")
+        raise UsageError("--prompts is only for --search", "Leave it out, or add --search N.")
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
         options = CopyOptions(_target(given), out, force, given.flags["threads"], interrupt, view)
@@ -83,11 +86,13 @@ def prune(
 def quantize(
     given: opt.Given,
     out: _Out,
-    type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="The copy's type: Q2_K, Q3_K_M, IQ4_XS, ...")],
+    type_: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="Quantisation of the copy: Q2_K, Q3_K_M, IQ4_XS, ...")
+    ],
     force: _Force = False,
     json_: opt.Json = False,
 ) -> None:
-    """Copy a target with fewer bits to a weight."""
+    """Copy a target with fewer bits per weight."""
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.draft_copy import CopyOptions
     from specdec_cli.make_drafts.quantize import quantize as quantize_target
@@ -99,7 +104,7 @@ def quantize(
 
 
 def _show(result: DraftCopyResult | DraftTrainingResult, as_json: bool) -> None:
-    """Say what a draft is and how to use it."""
+    """Print what a draft is and how to use it."""
     from specdec_cli.display.draft_making import copy_tables, training_tables
     from specdec_cli.make_drafts.draft_copy import DraftCopyResult
 
@@ -111,46 +116,51 @@ def _show(result: DraftCopyResult | DraftTrainingResult, as_json: bool) -> None:
 
 
 _Words = Annotated[
-    int | None, typer.Option(help="Tokens that it can say, the target's most frequent. \\[default: up to 8192]")
+    int | None, typer.Option(help="Size of its vocabulary: the target's most frequent tokens. \\[default: up to 8192]")
 ]
-_Width = Annotated[int | None, typer.Option(help="Numbers of its own hidden rows.")]
+_Width = Annotated[int | None, typer.Option(help="Size of its hidden state.")]
 
 
 def distill(
     from_: Annotated[
-        str, typer.Option("--from", metavar="DRAFT.gguf|scratch", help="A small model of the family, or a new one.")
+        str,
+        typer.Option(
+            "--from", metavar="DRAFT.gguf|scratch", help="A small model of the same family, or scratch for a new one."
+        ),
     ],
     words: _Words = None,
     width: _Width = None,
-    depth: Annotated[int, typer.Option(help="Layers of a new one.")] = 2,
+    depth: Annotated[int, typer.Option(help="Layers of a new model.")] = 2,
 ) -> Recipe:
-    """Train a draft model on what the target says. --from scratch makes a small new one."""
+    """Train a draft model on the target's answers. --from scratch makes a small new one."""
     from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe
     from specdec_cli.pairs.sources import read_local
 
     if from_ == "scratch":
         return ScratchRecipe(words, width, depth)
     if words is not None or width is not None:
-        raise UsageError("--words and --width are for --from scratch", "Leave them out.")
+        raise UsageError("--words and --width are only for --from scratch", "Leave them out.")
     return DistilRecipe(read_local(from_)[0])
 
 
 def eagle3(words: _Words = None, width: _Width = None) -> Recipe:
-    """Train an EAGLE-3 head: one layer that reads hidden rows of the target."""
+    """Train an EAGLE-3 head: one layer that reads the target's hidden states."""
     from specdec_cli.make_drafts.recipe import Eagle3Recipe
 
     return Eagle3Recipe(width, words)
 
 
-def medusa(heads: Annotated[int, typer.Option(help="How many tokens ahead.")] = 4, words: _Words = None) -> Recipe:
-    """Train Medusa heads: small ones, each for a token further on."""
+def medusa(
+    heads: Annotated[int, typer.Option(help="Number of heads, one for each token ahead.")] = 4, words: _Words = None
+) -> Recipe:
+    """Train Medusa heads: small layers, each for one token further ahead."""
     from specdec_cli.make_drafts.recipe import MedusaRecipe
 
     return MedusaRecipe(heads, words)
 
 
-def exit_(layers: Annotated[int, typer.Option(help="How many of the target's first layers.")]) -> Recipe:
-    """Teach the target's first layers to speak for themselves, for --drafter self."""
+def exit_(layers: Annotated[int, typer.Option(help="How many of the target's first layers to use.")]) -> Recipe:
+    """Train the target's first layers to draft, for --drafter self."""
     from specdec_cli.make_drafts.recipe import ExitRecipe
 
     return ExitRecipe(layers)
@@ -163,39 +173,39 @@ def _train(
     prompts: Annotated[
         str | None,
         typer.Option(
-            help="What the target answers: a suite, a file of prompts as in compare, or `conversations` for those "
-            "that were kept. \\[default: a mixture]"
+            help="Prompts for the target: a suite, a file as in compare, or `conversations` for your saved chats. "
+            "\\[default: a mixture]"
         ),
     ] = None,
     held_out: Annotated[
         str | None, typer.Option(help="Prompts to measure on. \\[default: a fifth of --prompts]")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of the target's own to learn from.")] = 100_000,
-    longest: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens of an answer at most.")] = 256,
+    tokens: Annotated[int, typer.Option(help="Tokens of the target's answers to learn from.")] = 100_000,
+    longest: Annotated[int, typer.Option("--max-tokens", "-n", help="Max tokens of an answer.")] = 256,
     temps: Annotated[str, typer.Option(metavar="T[,T...]", help="Temperatures of the answers.")] = "0,0.8",
     raw: opt.Raw = False,
-    minutes: Annotated[float, typer.Option(help="How long to train, once the answers are there.")] = 20.0,
-    steps: Annotated[int | None, typer.Option(help="So many steps instead, for one and the same result.")] = None,
-    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 0.003,
+    minutes: Annotated[float, typer.Option(help="Minutes of training, after the answers are written.")] = 20.0,
+    steps: Annotated[int | None, typer.Option(help="Train this many steps instead of --minutes; repeatable.")] = None,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.003,
     work: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where texts and progress are kept. \\[default: beside OUT.gguf]"),
+        typer.Option(metavar="DIR", help="Folder for texts and progress. \\[default: beside OUT.gguf]"),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="DRAFT", help="Another draft to measure beside the new one.")
+        str | None, typer.Option(metavar="DRAFT", help="Another draft to compare the new one with.")
     ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HARDWARE",
-            help="Predict the speed on another machine, too; may be repeated.",
+            help="Also predict the speed on another machine; may be repeated.",
             autocompletion=completion.machines,
         ),
     ] = None,
     force: _Force = False,
     json_: opt.Json = False,
 ) -> None:
-    """What all trainings do; its options are options of each."""
+    """Train by a recipe. Every training command has these options."""
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.recipe import TrainingOptions
     from specdec_cli.make_drafts.train import train_draft
@@ -203,7 +213,7 @@ def _train(
     try:
         temperatures = tuple(float(each) for each in temps.split(","))
     except ValueError:
-        raise UsageError(f"{temps!r} does not name temperatures", "Give --temps as in 0,0.8.") from None
+        raise UsageError(f"{temps!r} isn't a list of temperatures", "Write it as in --temps 0,0.8.") from None
     gpu_layers = given.flags["gpu_layers"]
     options = TrainingOptions(
         *(_target(given), out, prompts, held_out, tokens, longest, temperatures, minutes, steps),
@@ -216,7 +226,7 @@ def _train(
         threads=given.flags["threads"],
         gpu_layers=-1 if gpu_layers is None else gpu_layers,
     )
-    with interruptible("; the same command goes on from here") as interrupt, DraftView(json_) as view:
+    with interruptible("; the same command continues from here") as interrupt, DraftView(json_) as view:
         result = train_draft(recipe, options, view, interrupt)
     _show(result, json_)
 
@@ -230,7 +240,7 @@ def _options_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:
-    """A command that trains by the recipe that a function makes of its own options."""
+    """A command that trains by a recipe. `recipe_of` makes the recipe from its own options."""
     own, (_, given, *shared) = _options_of(recipe_of), _options_of(_train)
 
     @wraps(recipe_of)

@@ -1,4 +1,4 @@
-"""`specdec drafters`: what can draft, what it takes, and when it is of use."""
+"""`specdec drafters`: lists the drafters, what each needs and when it helps."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def drafters(json_: opt.Json = False) -> None:
         print_parts(name if origin == "specdec" else f"{name} (from {origin})", style="bold")
         print_parts(lines_table(drafter))
     print_parts(
-        "\nOne after the other:  ngram+model     One that drafts for another:  model<ngram, small>model", style="dim"
+        "\nOne after the other:          ngram+model\nOne that drafts for another:  model<ngram, small>model",
+        style="dim",
     )
 
 
 def _described(name: str) -> dict[str, str]:
-    """A drafter of any package. One that does not load is listed all the same, with its problem."""
+    """A drafter of any package. One that doesn't load is listed with its problem."""
     from specdec_cli.drafters import origin, spec
 
     drafter = {"name": name, "from": origin(name), "needs": "", "helps": "", "problem": ""}

@@ -1,4 +1,4 @@
-"""From an exception to one line that says what, one that says what to do, and an exit code."""
+"""Turns an exception into a line that says what happened, one that says what to do, and an exit code."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _LETTERS = re.compile(r"-[A-Za-z]{2}")
 _WrongUse: Any = typer.BadParameter.__base__
-"""What Typer raises on a command line that it cannot parse. It exports only this heir of it."""
+"""What Typer raises for a command line that it can't parse. It exports only this subclass."""
 
 
 class ErrorReporting(TyperGroup):
-    """The command group: every known error ends here. SPECDEC_DEBUG=1 shows tracebacks instead."""
+    """The command group, which reports every known error. SPECDEC_DEBUG=1 shows tracebacks instead."""
 
     def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as below
-        """The command and its arguments, with no short option that has letters glued to it."""
+        """The command and its arguments. Raises UsageError for letters attached to a short option."""
         name, _, rest = super().resolve_command(ctx, args)
         command = self.load(str(name))
         _refuse_glued(command, rest)
@@ -40,23 +40,23 @@ class ErrorReporting(TyperGroup):
         return self.commands[name]
 
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
-        """A command line, from its parsing to its exit code. Its output goes through streams that neutralise it."""
+        """Parse and run a command line, and exit. Output goes through streams that neutralise control characters."""
         neutralise_streams()
         with ended_by_signals(), _reporting():
             code = super().main(*args, **{**options, "standalone_mode": False})
-            sys.stdout.flush()  # a full disk is reported now, or never
+            sys.stdout.flush()  # a full disk shows now, or never
             sys.exit(code)
 
     def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
-        """Run a command. Typer itself would report some of what it raises."""
+        """Run a command. Otherwise Typer itself would report some errors."""
         with _reporting():
             return super().invoke(ctx)
 
 
 def _refuse_glued(command: Any, arguments: Sequence[str]) -> None:
-    """Raise UsageError on -fa where only -f is an option that takes a value: -n20 is -n 20, but -fa is a slip.
+    """Raise UsageError for -fa if only -f is an option with a value: -n20 means -n 20, but -fa is a mistake.
 
-    command: Typer's, whose arguments these are; those of a group begin with the name of one of its commands.
+    command: Typer's. The arguments of a group begin with the name of one of its commands.
     """
     if arguments and (inner := getattr(command, "commands", {}).get(arguments[0])):
         command, arguments = inner, arguments[1:]
@@ -73,36 +73,36 @@ def _refuse_glued(command: Any, arguments: Sequence[str]) -> None:
         name = max((short for short in valued if argument.startswith(short)), key=len, default=None)
         if name:
             value = argument.removeprefix(name)
-            raise UsageError(f"there is no option {argument}", f"-h lists all; a value is set apart: {name} {value}")
+            raise UsageError(f"there is no option {argument}", f"-h lists all options. Did you mean {name} {value}?")
 
 
 @contextmanager
 def _reporting() -> Iterator[None]:
-    """Turn what is raised into a message and an exit code."""
+    """Turn an exception into a message and an exit code."""
     code = 0
     try:
         yield
         return
     except _WrongUse as error:
         code = 0
-        if what := error.format_message():  # else Typer has printed the help instead
+        if what := error.format_message():  # otherwise Typer has already printed the help
             code, command = 2, error.ctx.command_path if error.ctx else "specdec"
-            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h says more."))
+            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"See {command} -h."))
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
             raise
         complain(error)
         code = error.exit_code
-    except (KeyboardInterrupt, Interrupted, typer.Abort) as error:  # the last: at a question
+    except (KeyboardInterrupt, Interrupted, typer.Abort) as error:  # Abort: Ctrl-C at a question
         complain(SpecdecError(f"interrupted{error}"))
         code = 130
     except BrokenPipeError:
         close(sys.stdout)
-    except OSError as error:  # what no command foresaw: a full disk, a vanished terminal
+    except OSError as error:  # that no command expected: a full disk, a closed terminal
         if os.environ.get("SPECDEC_DEBUG"):
             raise
         where = error.filename or ("a temporary file" if isinstance(error, FileNotFoundError) else "the output")
-        complain(SpecdecError(f"cannot use {where}: {error.strerror}", "Free some space, or write elsewhere."))
+        complain(SpecdecError(f"can't use {where}: {error.strerror}", "Free some space, or write elsewhere."))
         close(sys.stdout)
         close(sys.stderr)
         code = 1
@@ -111,7 +111,7 @@ def _reporting() -> Iterator[None]:
 
 @contextmanager
 def interruptible(what_is_left: str = "") -> Iterator[Interrupt]:
-    """Let Ctrl-C and SIGTERM end what is in the block, and say so."""
+    """Let Ctrl-C and SIGTERM end the block, with a message."""
     from specdec_cli.llama.interrupt import Interrupt
 
     with Interrupt() as interrupt:
@@ -139,5 +139,5 @@ def complain(error: SpecdecError) -> None:
 
 
 def close(stream: TextIO) -> None:
-    """Nobody reads or keeps what goes there: what is still buffered must not complain when Python exits."""
+    """Send the rest of a stream to nowhere, so that flushing it when Python exits raises nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""The options that several commands share, each spelt once, and what was given of them."""
+"""The options that several commands share, each defined once, and their values."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from specdec_cli.engine.options import KINDS, OPTIONS
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a command was given of the settings.
+    """The settings that a command was given.
 
-    profile: the pair named. flags: by the names of settings, None where nothing was given. typed: what stood on the
-    command line itself, and not in a SPECDEC_* variable. help: the command's.
+    profile: the name of the pair. flags: values by the names of settings, None if not given. typed: the names that were
+    on the command line itself, not in a SPECDEC_* variable. help: the command's help.
     """
 
     profile: str | None
@@ -37,7 +37,7 @@ _COMPLETIONS = {
 }
 _PROFILE = Option(
     None,
-    "Model pair by name (specdec ls).\nIt sets both models. Default: the bundled demo.",
+    "Model pair by name (see specdec ls).\nIt sets both models. Default: the bundled demo.",
     common=True,
     panel="Models",
     short="-p",
@@ -48,7 +48,7 @@ _PANELS = (None, "Models", "Speculation", "Sampling", "Machine")
 ALL = tuple(sorted(_OPTIONS, key=lambda name: _PANELS.index(_OPTIONS[name].panel)))
 """The names of all options of settings."""
 
-Raw = Annotated[bool, typer.Option("--raw", hidden=True, help="Send the prompt as it is, without the chat template.")]
+Raw = Annotated[bool, typer.Option("--raw", hidden=True, help="Send the prompt as is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="System message.")]
 Prediction = Annotated[
     str | None,
@@ -67,7 +67,7 @@ def _default(about: Option) -> str:
 
 
 def _annotation(name: str) -> Any:
-    """The type of one option of settings, as Typer takes it."""
+    """The annotation of one option for Typer."""
     about, kind = _OPTIONS[name], KINDS.get(name, "str")
     flags = (f"--{(about.flag or name).replace('_', '-')}", about.short) if about.short or about.flag else ()
     option = typer.Option(
@@ -81,14 +81,14 @@ def _annotation(name: str) -> Any:
         envvar=[f"SPECDEC_{each.upper()}" for each in dict.fromkeys((name, about.flag)) if each],
     )
     if kind.startswith("tuple"):
-        several = list[Path] if about.metavar == "PATH" else list[str]  # paths in a variable are separated as in $PATH
+        several = list[Path] if about.metavar == "PATH" else list[str]  # Typer splits paths in a variable as in $PATH
         return Annotated[several | None, option]
     one: Any = str if about.default == "auto" else _KINDS.get(kind, str)
     return Annotated[one | None, option]
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
-    """The help with every option, and all that is said of each."""
+    """Print the help with all options and their whole texts."""
     if not wanted:
         return
     parameters: list[Any] = context.command.params
@@ -98,7 +98,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         if about := _OPTIONS.get(parameter.name or ""):
             parameter.help = about.help.replace("\n", " ") + _default(about)
     print(context.get_help())
-    for parameter, hidden, help_ in before:  # a program may run several commands
+    for parameter, hidden, help_ in before:  # one program may run several commands
         parameter.hidden, parameter.help = hidden, help_
     raise typer.Exit
 
@@ -115,7 +115,7 @@ _HelpAll = Annotated[
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take options of settings: it gets what was given of them as its first argument, a `Given`."""
+    """Add options of settings to a command, whose first argument is then a `Given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
@@ -138,7 +138,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 _name_draft(given)
             command(given, **arguments)
 
-        del run.__wrapped__  # Typer would look at the signature behind this one
+        del run.__wrapped__  # otherwise Typer would use the wrapped signature
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
@@ -157,9 +157,7 @@ def _name_draft(given: Given) -> None:
 
 
 def _given(context: typer.Context, flags: dict[str, Any]) -> Given:
-    """Models named on the command line, one way or the other, count for more than those that SPECDEC_* variables
-    name, so what a weaker source says of them is left out.
-    """
+    """Models or a pair on the command line override those in SPECDEC_* variables, so the variables are left out."""
     typed = frozenset(
         name for name in flags if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"
     )

@@ -1,4 +1,4 @@
-"""What is asked: the prompt, from the argument, a file, a pipe; what binds the answer; the escapes of a stop string."""
+"""Reads the prompt (argument, file, pipe), the constraints of the answer, and escapes in stop strings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
 
 _MOST_BYTES = 1 << 26
-"""Of a prompt: a device such as /dev/zero has no end."""
+"""The longest prompt: a device such as /dev/zero never ends."""
 
 
 def gather(argument: str | None, file: Path | None) -> str | None:
-    """The prompt's parts, joined by line breaks: the argument, then the file, then what is piped in.
+    """The prompt's parts, joined by line breaks: the argument, then the file, then the piped text.
 
-    Line breaks at the end of a file or a pipe are no part of the prompt: an editor and `echo` put one there unasked.
-    An argument or a file named "-" is standard input, a terminal's too. None if there is nothing to read at all. Raises
-    UsageError on an unreadable file or an empty prompt.
+    Line breaks at the end of a file or a pipe are dropped, because editors and `echo` add them. An argument or a file
+    named "-" is standard input, even if that's a terminal. None if there's nothing to read. Raises UsageError for an
+    unreadable file or an empty prompt.
     """
     asked = "-" in (argument, str(file))
     parts = [None if argument == "-" else argument, None if file is None or str(file) == "-" else read_file(file)]
@@ -38,7 +38,7 @@ def gather(argument: str | None, file: Path | None) -> str | None:
 
 
 def read_file(file: Path, what: str = "prompt file") -> str:
-    """A text, without line breaks at its end. Raises UsageError."""
+    """The text of a file without line breaks at its end. Raises UsageError."""
     try:
         with file.open("rb") as opened:
             return _decoded(opened, str(file)).rstrip("\r\n")
@@ -57,11 +57,11 @@ def asked_prediction(given: str | None) -> str | None:
 
 
 def asked_grammar(json_schema: str | None, grammar: Path | None, regex: str | None) -> Grammar | None:
-    """What the options bind the answer to. Raises UsageError on several at once, and on what cannot be used."""
+    """The constraint that the options ask for. Raises UsageError if there are several, or one that can't be used."""
     from specdec_cli.constraints.grammar import Grammar
 
     if sum(each is not None for each in (json_schema, grammar, regex)) > 1:
-        raise UsageError("an answer can be bound to one thing", "Give one of --json-schema, --grammar and --regex.")
+        raise UsageError("an answer can have only one constraint", "Give one of --json-schema, --grammar and --regex.")
     chosen = None
     if json_schema is not None:
         is_text = json_schema.lstrip()[:1] in ("{", "[")
@@ -76,7 +76,7 @@ def asked_grammar(json_schema: str | None, grammar: Path | None, regex: str | No
 
 
 def _piped() -> str | None:
-    """What is piped or redirected into standard input, to its end; a terminal or a device gives nothing."""
+    """All text that is piped or redirected into standard input; None for a terminal or a device."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):  # closed, or not a real file
@@ -92,14 +92,14 @@ def _standard_input(if_empty: str | None = "") -> str | None:
 
 
 def unescaped(text: str) -> str:
-    r"""A stop string with \n, \t and \\ as what they stand for; any other backslash is one."""
+    r"""A stop string with the escapes \n, \t and \\ replaced; other backslashes stay."""
     return re.sub(r"\\[nt\\]", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[0][1]], text)
 
 
 def _decoded(file: BinaryIO, source: str) -> str:
     data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise UsageError(f"{source} is longer than any prompt: more than {_MOST_BYTES >> 20} MiB", "Give less of it.")
+        raise UsageError(f"{source} is too long for a prompt: more than {_MOST_BYTES >> 20} MiB", "Use a part of it.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""`specdec pull`: a pair proved to fit from two headers, then downloaded, checked again, and recorded."""
+"""`specdec pull`: compares two models by their headers, then downloads, verifies and records the pair."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ def pull(
     target: Annotated[
         str | None,
         typer.Option(
-            "--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.", autocompletion=models
+            "--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf or a local file.", autocompletion=models
         ),
     ] = None,
     draft: Annotated[
         str | None,
         typer.Option(
-            "--draft", "-md", help="Draft, named likewise. Without one, drafts are proposed.", autocompletion=models
+            "--draft", "-md", help="Draft, in the same forms. Without it, pull proposes drafts.", autocompletion=models
         ),
     ] = None,
-    as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name for a pair given by models.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
+    as_: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Name for the pair, if you gave models.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan, but download nothing.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Check files that are here by their checksums; fetch damaged ones again.")
+        bool, typer.Option("--check", help="Verify the checksums of local files, and download damaged ones again.")
     ] = False,
     translate: Annotated[
-        bool, typer.Option("--translate", help="Take a draft with another tokenizer, too; usually slower.")
+        bool, typer.Option("--translate", help="Accept a draft with another tokenizer; usually slower.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; take the first proposed draft.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; don't ask.")] = False,
 ) -> None:
     """Download a model pair.
 
@@ -71,7 +73,7 @@ def pull(
         if not json_:
             print_parts(plan_tables(plan), stderr=True)
         if dry_run:
-            print("Nothing was downloaded: --dry-run.", flush=True)
+            print("Nothing was downloaded, because of --dry-run.", flush=True)
             return
         differ = plan.check is not None and plan.check.verdict == "translatable" and not translate
         if differ and not asks:
@@ -92,7 +94,7 @@ def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    pair, here = result.name or "the pair", "here already, undamaged" if checked else "here already"
+    pair, here = result.name or "the pair", "already here and undamaged" if checked else "already here"
     print(f"{pair} was {here}: nothing to download." if result.already else f"{pair} is ready.")
     print(f'Run it:  {result.run} "..."')
 
@@ -104,11 +106,11 @@ def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> Download
         with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as progress:
             return download.run(plan, progress)
     except KeyboardInterrupt:
-        raise Interrupted("; what has come is kept, the same command goes on from there") from None
+        raise Interrupted("; the same command continues the download") from None
 
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
-    """Settle on a draft; False if the proposals are all that can be given without asking."""
+    """Choose a draft. False if that takes a question that can't be asked: then the proposals are printed."""
     from specdec_cli.display.pair_tables import proposals_table
     from specdec_cli.display.tables import note_lines
 
@@ -129,14 +131,14 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
             print(f"Give a number from 1 to {len(proposals)}.", file=sys.stderr)
     elif not yes:
         command = shlex.join(["specdec", "pull", "--target", download.target, "--draft", proposals[0].name])
-        print(f"\nTo download the first of them:  {command}")
+        print(f"\nTo download the first one:  {command}")
         return False
     download.choose(proposals[number - 1].name)
     return True
 
 
 def _choose_alone(download: PairDownload, asks: bool, yes: bool) -> bool:
-    """Offer the target without a draft model; False if it is not to be downloaded."""
+    """Offer the target without a draft model. False if the user doesn't want it."""
     print(f"No draft model is known for {download.target}. It can run alone, with n-gram drafts.", file=sys.stderr)
     if not yes and not asks:
         print(f"To download it:  {shlex.join(['specdec', 'pull', '--target', download.target, '--yes'])}")

@@ -1,4 +1,4 @@
-"""`specdec rm`: a pulled pair taken off the disk."""
+"""`specdec rm`: deletes a pulled pair from the disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from specdec_cli.decoding.errors import UsageError
 
 
 def rm(
-    name: Annotated[str, typer.Argument(help="A pair that was pulled.", autocompletion=completion.pulled_pairs)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    name: Annotated[str, typer.Argument(help="A pulled pair.", autocompletion=completion.pulled_pairs)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
     """Delete a pulled pair.
@@ -27,14 +27,14 @@ def rm(
     plan = plan_removal(name)
     kept = ", ".join(plan.kept)
     if not yes and (json_ or not sys.stdin.isatty()):
-        raise UsageError(f"{name} is not removed without being asked for", "Add --yes.")
-    what = f"what an interrupted pull of {name} has begun" if plan.partial else name
-    stays = f"; {kept} stays, for another pair uses it" if kept else ""
-    if not yes and not typer.confirm(f"Remove {what}, {format_bytes(plan.size)}{stays}?", err=True):
+        raise UsageError(f"rm can't ask here whether to delete {name}", "Add --yes.")
+    what = f"the partial download of {name}" if plan.partial else name
+    stays = f"; {kept} stays, because another pair uses it" if kept else ""
+    if not yes and not typer.confirm(f"Delete {what}, {format_bytes(plan.size)}{stays}?", err=True):
         raise typer.Exit(1)
     freed = plan.run()
     if json_:
         print_json({"name": name, "freed": freed, "kept": plan.kept})
         return
-    removed = f"What an interrupted pull of {name} had begun is removed" if plan.partial else f"{name} is removed"
+    removed = f"The partial download of {name} was deleted" if plan.partial else f"{name} was deleted"
     print(f"{removed}: {format_bytes(freed)} freed." + (f" Kept for another pair: {kept}." if kept else ""))

@@ -1,4 +1,4 @@
-"""`specdec rpc-server`: this machine computes layers of another one's model."""
+"""`specdec rpc-server`: computes layers of a model for another machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specdec_cli.cli.output import print_parts
 
 
 def rpc_server(
-    host: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port.")] = 50052,
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", min=1, help="CPU threads. \\[default: the physical cores]")
@@ -25,7 +25,7 @@ def rpc_server(
 
     That machine runs specdec with --rpc.
 
-    It speaks llama.cpp's own protocol, as its rpc-server does: without a password and without encryption.
+    It uses the protocol of llama.cpp's rpc-server, which has no password and no encryption.
     """
     from ipaddress import ip_address
 
@@ -35,9 +35,9 @@ def rpc_server(
     names = [name.strip() for name in device.split(",")] if device else []
     devices = rpc.chosen_devices(names)
     host = rpc.free_address(host, port)
-    print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C ends it", stderr=True, pipe_width=200)
+    print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C stops it", stderr=True, pipe_width=200)
     if not ip_address(host).is_loopback:
-        warning = "Anyone who can reach this port can use this machine, or worse: open it to your own network only."
+        warning = "Anyone who can reach this port can use this machine, or worse. Open it only to your own network."
         print_parts(warning, stderr=True, pipe_width=200)
     threads = min(threads or machine.physical_cores(), machine.processors())
     with interruptible() as interrupt:

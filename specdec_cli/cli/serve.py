@@ -1,4 +1,4 @@
-"""`specdec serve`: an OpenAI-compatible server, with a page to chat on."""
+"""`specdec serve`: an OpenAI-compatible server with a chat page."""
 
 from __future__ import annotations
 
@@ -26,23 +26,29 @@ _CONTEXT = 4096
 @opt.takes(*opt.ALL)
 def serve(
     given: opt.Given,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines, too.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
-    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at the same time.")] = 4,
+    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
     queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = 64,
-    api_key: Annotated[str | None, typer.Option(envvar="SPECDEC_API_KEY", help="Key that requests must bring.")] = None,
-    cors: Annotated[list[str] | None, typer.Option(help="Origin whose pages may ask; may be repeated.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SPECDEC_API_KEY", help="API key that requests must send.")
+    ] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option(help="Origin whose pages may send requests; may be repeated.")
+    ] = None,
     strict_model: Annotated[
         bool, typer.Option("--strict-model", help="Refuse requests for a model of another name.")
     ] = False,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running answers after a stop signal.")] = 30.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for running answers to finish after a stop signal.")
+    ] = 30.0,
 ) -> None:
     """Start a server with OpenAI's API and a chat page.
 
     -c is the context of one slot. Sampling options are the defaults for requests that don't set their own.
     """
     if api_key == "":
-        raise UsageError("the API key is empty", "Give one, or leave --api-key and SPECDEC_API_KEY out.")
+        raise UsageError("the API key is empty", "Give a key, or leave out --api-key and SPECDEC_API_KEY.")
     try:
         from specdec_cli.server.endpoints import Server
         from specdec_cli.server.running import LOOPBACK, Gate, listen, serve_forever
@@ -55,7 +61,7 @@ def serve(
         url = f"http://{shown}:{listening.getsockname()[1]}"
         slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
         what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
-        print_parts(f"{what}; Ctrl-C ends it", stderr=True, pipe_width=200)
+        print_parts(f"{what}; Ctrl-C stops it", stderr=True, pipe_width=200)
         server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
         number = serve_forever(server, listening, Gate(api_key, cors or (), local), grace)
     raise typer.Exit(128 + number)
@@ -67,9 +73,9 @@ def _log(line: str) -> None:
 
 @contextmanager
 def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[tuple[Answering, list[str]]]:
-    """Load the pair that was asked for, for so many answers at a time.
+    """Load the pair for `count` answers at a time.
 
-    Yields what answers requests, and what these may call the model by, its own name first.
+    Yields what answers requests, and the model's names for requests, its own first.
     """
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.model_pair import check_pair

@@ -1,4 +1,4 @@
-"""`specdec show`: everything about one pair."""
+"""`specdec show`: details of one pair."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specdec_cli.cli.output import print_json, print_parts
 def show(
     name: Annotated[str, typer.Argument(help="A profile.", autocompletion=completion.pairs)],
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also where its figures come from, and what was seen when.")
+        bool, typer.Option("--sources", help="Also show where its figures come from, and when they were checked.")
     ] = False,
     json_: opt.Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""How signals end a command: with what it has opened closed, and the terminal as it was."""
+"""How signals end a command: it closes what it opened, and restores the terminal."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class _Ended(KeyboardInterrupt):
-    """Python ends itself by SIGINT once a KeyboardInterrupt proper was raised while dataclasses were made, though it
-    was caught.
-    """
+    """After a plain KeyboardInterrupt inside exec, as in dataclasses, Python exits by SIGINT even if it was caught."""
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM, SIGHUP and SIGQUIT raise KeyboardInterrupt as Ctrl-C does; the exit code says which it was.
 
-    A signal that comes while the first one is obeyed ends the process at once.
+    A second signal ends the process at once.
     """
     restore = _restoring_terminal()
     received: list[int] = []
@@ -52,10 +50,10 @@ def ended_by_signals() -> Iterator[None]:
 
 
 async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
-    """Let the same signals cancel what asyncio runs. Returns the number of the one that came, or 0.
+    """Let the same signals cancel asyncio's work. Returns the signal's number, or 0.
 
-    What a handler raises in the middle of asyncio's own code would lose the task that was about to go on, and closing
-    the loop would never end. A second signal ends the process at once.
+    An exception from a handler inside asyncio's own code would lose the next task, and closing the loop would hang. A
+    second signal ends the process at once.
     """
     import asyncio
 
@@ -85,13 +83,13 @@ async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
 
 
 def _obeyed() -> list[int]:
-    """The numbers of the signals that end a command, without those that whoever started it had ignored."""
+    """The numbers of the signals that end a command, without those that its parent ignores."""
     numbers = {int(getattr(signal, name, signal.SIGINT)) for name in _NAMES}
     return [number for number in sorted(numbers) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _restoring_terminal() -> Callable[[], None]:
-    """What gives the terminal that stdin is, if it is one, the settings that it has now."""
+    """A function that restores the present settings of the terminal on stdin, if it is one."""
     try:
         import termios
     except ImportError:  # on Windows, where nothing changes a terminal's settings

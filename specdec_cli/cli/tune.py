@@ -1,4 +1,4 @@
-"""`specdec tune`: what a pair comes to on this machine, measured once and kept for `run` and `compare`."""
+"""`specdec tune`: measures a pair on this machine once, for later `run` and `compare`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def tune(
     prompts: Annotated[
         str | None, typer.Option(help="A suite or a file of prompts, as in compare. \\[default: a mixture]")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="About how long to measure.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Roughly how long to measure.")] = 60.0,
     what_if: Annotated[
         str | None,
         typer.Option(
             metavar="HARDWARE",
-            help="Measure nothing: predict for another machine.",
+            help="Predict for another machine instead of measuring.",
             autocompletion=completion.machines,
         ),
     ] = None,
@@ -46,17 +46,17 @@ def tune(
     from specdec_cli.pairs.config_layers import resolve
 
     if not 1 <= seconds <= 3600:
-        raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
+        raise UsageError(f"--seconds can't be {seconds:g}", "Give 1 to 3600.")
     settings = resolve(given.profile, given.flags)
     result: tuning.TuningResult
     if what_if is not None:
         result = tuning.predict_for(settings, what_if)
     else:
-        with interruptible("; nothing was kept") as interrupt, status_line("loading", json_) as say:
+        with interruptible("; nothing was saved") as interrupt, status_line("loading", json_) as say:
             result = tuning.tune(settings, prompts, system, raw, seconds, interrupt, say)
     if json_:
         print_json(result.to_json())
     else:
         print_parts(*tables(result))
     if isinstance(result, tuning.MeasuredTuning) and not result.kept:
-        raise SpecdecError(result.notes[-1], "Free some space, or fix the folder, and tune again.")
+        raise SpecdecError(result.notes[-1], "Free some space or fix the folder, then run tune again.")

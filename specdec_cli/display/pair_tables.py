@@ -1,4 +1,4 @@
-"""Pairs: what `check` compared, what `pull` would download and how far it is, what `ls` and `show` know."""
+"""Tables of pairs, for `check`, `pull`, `ls` and `show`, and the progress of downloads."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _OUTCOMES = {
 }
 _VERDICTS = {
     "identical": ("bold green", "the tokenizers are the same in every part"),
-    "compatible": ("bold green", "what differs cannot change what is decoded"),
+    "compatible": ("bold green", "the differences can't change the decoded text"),
     "reduced": ("bold green", ""),
     "translatable": ("bold yellow", ""),
     "incompatible": ("bold red", ""),
 }
 _PLACES = {
     "gpu": "fits the GPU",
-    "both": "fits the GPU in part only",
+    "both": "fits the GPU only in part",
     "main": "fits main memory",
     "none": "does NOT fit this machine",
-    "unknown": "this system does not tell how much memory is free",
+    "unknown": "this system doesn't report free memory",
 }
 
 
@@ -69,7 +69,7 @@ def _two_models(what: str) -> Table:
 
 
 def _model_cells(model: ModelSummary, n_ctx: int) -> dict[str, object]:
-    """A model by its header. A file is named without its folders; a model's own limit counts for more than -c."""
+    """A model by its header. Files are shown without folders, and a model's own limit overrides -c."""
     is_file = not model.remote and model.name.endswith(".gguf")
     limit, active = model.n_ctx_train, model.n_active_params
     return {
@@ -87,7 +87,7 @@ def _model_cells(model: ModelSummary, n_ctx: int) -> dict[str, object]:
 
 
 def plan_tables(plan: DownloadPlan) -> RenderableType:
-    """What `pull` would do: the files, the room they take, and what is known of the pair."""
+    """What `pull` would download, the space it takes, and what is known about the pair."""
     grid = label_grid()
     for role, model in (("target", plan.target), ("draft", plan.draft)):
         if model and model.remote:
@@ -103,7 +103,7 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
 
 
 def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
-    """Drafts for a target, the likeliest first."""
+    """Drafts for a target, the most suitable first."""
     table = FittingTable(("", "draft", "share", "tokenizer", "size", "parameters"), prose=("draft", "tokenizer"), gap=2)
     for number, draft in enumerate(proposals, 1):
         sizes = format_bytes(draft.size), _count(draft.n_params)
@@ -129,7 +129,7 @@ def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> Rende
 
 
 def details_table(details: PairDetails, sources: bool = False) -> RenderableType:
-    """Everything about one pair. sources: also where its figures come from, and what was seen when."""
+    """Details of a pair. sources: also where its figures come from, and when they were checked."""
     profile, pair = details.profile, details.summary
     speed = ""
     if last := pair.speed:
@@ -142,7 +142,7 @@ def details_table(details: PairDetails, sources: bool = False) -> RenderableType
             "target": profile.target,
             "draft": profile.draft,
             "why": profile.why,
-            "licence": profile.licence + (" (gated: to be accepted on the Hub first)" if profile.gated else ""),
+            "licence": profile.licence + (" (gated: accept it on the Hub first)" if profile.gated else ""),
             "download": f"{profile.download_gb:g} GB" if profile.download_gb else "",
             "memory": f"{profile.memory_gb:g} GB with 4,096 tokens of context" if profile.memory_gb else "",
             "suits": f"{profile.fits_gb:g} GB of memory" if profile.fits_gb else "",
@@ -168,10 +168,10 @@ def _add_findings(grid: Table, check: PairCheck) -> None:
     verdict = Text(check.verdict, style=style).append(f": {check.reason or meaning}", style="not bold")
     grid.add_row("verdict", verdict)
     if (check.verdict != "incompatible") != check.llama_cpp_accepts:
-        own = "take this pair: it does not compare that" if check.llama_cpp_accepts else "refuse this pair over that"
+        own = "accept this pair: it doesn't compare that" if check.llama_cpp_accepts else "refuse this pair"
         grid.add_row("", f"llama.cpp itself would {own}")
     if check.overlap is not None:
-        own = f"{check.overlap:.0%} of the draft's tokens are the target's, too: what it drafts is translated"
+        own = f"{check.overlap:.0%} of the draft's tokens exist in the target too; specdec translates the drafts"
         grid.add_row("overlap", own)
     grid.add_row("memory", _memory(check))
     if check.rounding:
@@ -189,17 +189,17 @@ def _memory(check: PairCheck) -> Text:
     return Text(f"{needed}: {_PLACES[memory.fits]}{free}", style="bold red" if memory.fits == "none" else "")
 
 
-_DOWNLOAD_LINES = {"check": "checking", "wait": "waiting: another process is fetching"}
-_DOWNLOAD_STATES = {"check": "checking", "wait": "another specdec fetches it", "done": "done"}
+_DOWNLOAD_LINES = {"check": "checking", "wait": "waiting, because another process is downloading"}
+_DOWNLOAD_STATES = {"check": "checking", "wait": "another specdec downloads it", "done": "done"}
 
 
 class DownloadDisplay(ExitStack):
-    """Shows on stderr how far the files of a pair have come. On a terminal all at once, with rate and time left."""
+    """Shows the progress of downloads on stderr. On a terminal it shows all files, with rate and time left."""
 
     def __init__(self, files: Sequence[PlannedFile]) -> None:
         super().__init__()
         self._out = SafeConsole(stderr=True, soft_wrap=True)
-        self._begun = ""  # a new attempt at the same file needs no new line
+        self._begun = ""  # a new attempt at the same file gets no new line
         self._sizes = {file.name: file.size for file in files}
         self._tasks: dict[str, TaskID] = {}
         self._bars = Progress(
@@ -219,15 +219,15 @@ class DownloadDisplay(ExitStack):
             self.callback(self._bars.stop)
 
     def __call__(self, name: str, state: str, done: int) -> None:
-        """Show what happens to a file, and how many bytes of it are here. See `hub.download.DownloadProgress`."""
+        """Show the state of a file, and how many of its bytes are here. See `hub.download.DownloadProgress`."""
         if self._tasks:
             self._bars.start()
-            if state == "begin":  # what was here before says nothing of the rate
+            if state == "begin":  # what was here before says nothing about the rate
                 self._bars.reset(self._tasks[name], completed=done)
             self._bars.update(self._tasks[name], completed=done, state=_DOWNLOAD_STATES.get(state, ""))
         elif state == "begin" and name != self._begun:
-            rest = f", {format_bytes(done)} are here already" if done else ""
-            self._out.print(f"fetching {name} ({format_bytes(self._sizes[name])}{rest})")
+            rest = f", {format_bytes(done)} already here" if done else ""
+            self._out.print(f"downloading {name} ({format_bytes(self._sizes[name])}{rest})")
             self._begun = name
         elif state in _DOWNLOAD_LINES:
             self._out.print(f"{_DOWNLOAD_LINES[state]} {name}")

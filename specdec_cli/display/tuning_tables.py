@@ -1,4 +1,4 @@
-"""A tuning on the screen."""
+"""The result of `specdec tune` as tables."""
 
 from collections.abc import Sequence
 

@@ -1,11 +1,11 @@
-"""`specdec draft prune`: a copy of the target with only some of its layers, named by the user or found by search.
+"""`specdec draft prune`: copies the target with fewer layers, which are named or found by measured agreement.
 
-llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; it copies everything else
-unchanged. So models whose layers depend on their number break: those with an array that has a value for each layer (the
-file doesn't load), and those whose layers alternate or differ by position (it loads, but computes something else).
+llama.cpp's quantiser drops `blk.N.` tensors, renumbers the others and sets block_count; it copies everything else
+unchanged. So anything that depends on a layer's number breaks: with an array of one value for each layer the file
+doesn't load, and with layers that alternate or differ by position it loads and computes something else.
 
-The search is greedy: it repeatedly drops the layer whose loss costs least. Agreement is how often the remaining layers
-would propose the next token of the target's own greedy answers, at every position: one pass over each answer.
+The search is greedy: it drops the layer whose removal costs the least agreement, again and again. Agreement is how
+often the remaining layers predict the next token of the target's own greedy answers, from one pass over each answer.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _ALIKE = {
     *("qwen", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "refact", "seed_oss", "stablelm", "starcoder", "starcoder2"),
     "xverse",
 }
-"""Architectures of llama.cpp whose layers depend neither on their number nor on their count: src/models/*.cpp of the
-bundled version. (Not command-r, whose tensors depend on the count; not minicpm, whose residuals are scaled by it; not
-those with sliding windows, which alternate.)"""
+"""Architectures whose layers don't depend on their number or their count, by src/models/*.cpp of the bundled llama.cpp.
+(Not command-r, whose tensors depend on the count; not minicpm, which scales residuals by it; not those with sliding
+windows, which alternate.)"""
 
 _STATES = ("ssm.", "shortconv.", "wkv.")
 
@@ -60,15 +60,15 @@ _PROMPTS = 8
 _ANSWER = 48
 _LONGEST_PROMPT = 256
 _MIN_TOKENS = 64
-"""Agreement over fewer positions means nothing."""
+"""Agreement over fewer tokens says nothing."""
 _TRIED = 6
-"""How many layers are tried for each one dropped after the first: those that cost least when last tried. Trying all of
-them would take the square of their number."""
+"""Layers to try for each one dropped after the first: those that cost the least when last tried. Trying all would take
+quadratic time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSearch:
-    """A search for `keep` layers. prompts: a suite or a file of prompts; None for the suite `python`."""
+    """A search for `keep` layers. prompts: a suite or a file of prompts; None: the suite `python`."""
 
     keep: int
     prompts: str | None = None
@@ -76,10 +76,9 @@ class LayerSearch:
 
 
 def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True) -> DraftCopyResult:
-    """Copy a target with only some of its layers. layers: those to keep, such as `0-7,31`. remember: whether
-    `--drafter self` will use it.
+    """Copy a target with fewer layers. layers: those to keep, such as `0-7,31`. remember: for `--drafter self`.
 
-    Raises UsageError or SpecdecError if that can't be done, DownloadError if the target isn't here, Interrupted.
+    Raises UsageError or SpecdecError if that can't be done, DownloadError if the target isn't downloaded, Interrupted.
     """
 
     def bytes_of(header: Header) -> int:
@@ -87,7 +86,7 @@ def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True
         if isinstance(layers, str):
             return size_with(header, layers_of(layers, count))
         if not 1 <= layers.keep < count:
-            raise UsageError(f"{layers.keep} of {count} layers cannot be kept", f"Give --search 1 to {count - 1}.")
+            raise UsageError(f"--search can't keep {layers.keep} of {count} layers", f"Give 1 to {count - 1}.")
         if layers.prompts:
             suites.load(layers.prompts)
         return header.size
@@ -100,7 +99,7 @@ def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True
 
 
 def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
-    """Drop layers one by one from a copy, until the wanted number is left."""
+    """Drop one layer at a time from a copy, until as many are left as are wanted."""
     answers = _Answers(job, wanted)
     path, count, progress = job.folder / "whole.gguf", require_prunable(job.header), job.options.progress
     job.write(path.name)
@@ -110,7 +109,7 @@ def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
     trials = 1 + count + sum(min(_TRIED, left) for left in range(wanted.keep + 1, count))
     seconds = trials * (perf_counter() - started)
     progress.searching(count, wanted.keep, len(answers.texts), answers.n_tokens, trials, seconds)
-    when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without a layer, as last tried
+    when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without each layer, when last tried
     while True:
         kept = steps[-1].layers
         progress.dropped(steps[-1], ranges(kept), size_with(job.header, kept))
@@ -128,49 +127,49 @@ def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
 
 
 def require_prunable(header: Header) -> int:
-    """How many layers a model has. Raises SpecdecError if it wouldn't work with some of them left out."""
+    """How many layers a model has. Raises SpecdecError if it doesn't work without some of them."""
     require_copyable(header)
     layers = header.setting("block_count")
     if type(layers) is not int or layers < 2:
-        raise SpecdecError(f"{header.name} says it has {shown(layers)} layers: none can be left out", _COPY_WHOLE)
+        raise SpecdecError(f"{header.name} has {shown(layers)} layers, so none can be left out", _COPY_WHOLE)
     if why := _difference(header, layers):
-        raise SpecdecError(f"layers of {header.name} cannot be left out: {why}", _COPY_WHOLE)
+        raise SpecdecError(f"layers of {header.name} can't be left out: {why}", _COPY_WHOLE)
     return layers
 
 
 def _difference(header: Header, layers: int) -> str:
-    """How this model's layers depend on their number; empty if they don't."""
+    """Why the layers of this model depend on their numbers; empty if they don't."""
     prefix = f"{header.architecture}."
     own = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
     if any(key.startswith(_STATES) for key in own):
-        return "some or all of them keep a state, and which is told by their numbers"
+        return "some or all of them keep a state, and their numbers decide which"
     if own.get("nextn_predict_layers"):
-        return "the last of them predict tokens further ahead, and are counted from the end"
+        return "the last of them predict tokens further ahead"
     if arrays := [key for key, value in own.items() if isinstance(value, np.ndarray) and value.size == layers]:
-        return f"{shown(arrays[0])} has a value for each layer, which llama.cpp would leave as it is"
+        return f"{shown(arrays[0])} has a value for each layer, which llama.cpp wouldn't change"
     if own.get("attention.sliding_window") and header.architecture not in _ALIKE:
-        return "which of them look back only so far is told by their numbers"
+        return "their numbers decide which of them have a sliding window"
     if own.get("leading_dense_block_count"):
-        return "the first of them are of another kind"
+        return "the first of them are of a different kind"
     if header.architecture not in _ALIKE:
-        return f"with {shown(header.architecture)}, they may differ by their numbers"
-    parts: dict[int, list[tuple[str, tuple[int, ...]]]] = {}  # for each layer: its tensors' names and shapes
+        return f"in {shown(header.architecture)} models they may depend on their numbers"
+    parts: dict[int, list[tuple[str, tuple[int, ...]]]] = {}  # of each layer: the names and shapes of its tensors
     for tensor in header.tensors:
         if match := BLOCK.fullmatch(tensor.name):
             parts.setdefault(int(match[1]), []).append((match[2], tensor.shape))
     if sorted(parts) != list(range(layers)):
-        return f"its tensors are those of {len(parts):,} layers, not of {layers:,}"
+        return f"it has tensors for {len(parts):,} layers, not {layers:,}"
     odd = next((number for number in parts if sorted(parts[number]) != sorted(parts[0])), None)
-    return f"layer {odd} is made otherwise than layer 0" if odd else ""
+    return f"layer {odd} has other tensors than layer 0" if odd else ""
 
 
 def layers_of(text: str, count: int) -> tuple[int, ...]:
-    """The layers that a text such as `0-7,31` names, out of `count`. Raises UsageError if that is none or all."""
+    """The layers in a text such as `0-7,31`, of `count`. Raises UsageError if it names none or all."""
     layers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
         if match is None:
-            raise UsageError(f"{text!r} does not name layers: {part!r}", "Write numbers and ranges: 0-7,31.")
+            raise UsageError(f"{text!r} isn't a list of layers: {part!r}", "Write numbers and ranges: 0-7,31.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"the range {part.strip()!r} of layers goes backwards", f"Write {last}-{first}.")
@@ -178,7 +177,7 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
             raise UsageError(f"there is no layer {last}: the model has {count}", f"Its layers are 0 to {count - 1}.")
         layers.update(range(first, last + 1))
     if len(layers) == count:
-        what = f"all {count} layers would be kept: the copy would be the target"
+        what = f"that keeps all {count} layers, so the copy would be the target"
         raise UsageError(what, "Name fewer with --keep-layers.")
     return tuple(sorted(layers))
 
@@ -190,11 +189,11 @@ def size_with(header: Header, keep: Iterable[int]) -> int:
 
 
 class _Answers:
-    """The target's greedy answers. Raises SpecdecError if they are too short to measure agreement."""
+    """The target's own greedy answers. Raises SpecdecError if they're too short to measure agreement."""
 
     def __init__(self, job: CopyJob, wanted: LayerSearch) -> None:
         self._job, self._placement = job, Placement(wanted.gpu_layers)
-        self.texts: list[tuple[list[int], list[int]]] = []  # for each prompt: its tokens and its answer's
+        self.texts: list[tuple[list[int], list[int]]] = []  # the tokens of each prompt and of its answer
         prompts = suites.select(suites.load(wanted.prompts or "python"), limit=_PROMPTS)
         interrupt = job.options.interrupt
         with closing(load_model(job.target, self._placement, interrupt)) as model:
@@ -208,12 +207,12 @@ class _Answers:
         self.n_tokens = sum(len(answer) for _, answer in self.texts)
         if self.n_tokens < _MIN_TOKENS:
             raise SpecdecError(
-                f"the target's answers have {self.n_tokens} tokens in all, too few to choose layers by",
-                f"Give other --prompts: some of up to {longest} tokens, with answers longer than a word.",
+                f"the target's answers have {self.n_tokens} tokens in all, too few to choose layers",
+                f"Use other --prompts: of up to {longest} tokens, with answers longer than a word.",
             )
 
     def agreement(self, path: Path) -> float:
-        """How often a model proposes the target's own next token."""
+        """How often a model predicts the target's next token."""
         agreed = 0
         with (
             closing(load_model(path, self._placement, self._job.options.interrupt)) as model,
@@ -241,21 +240,20 @@ def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[
 
 
 class SkippableCopy:
-    """A model's file in which a layer can be switched off by zeros in its outlets. No model may be loaded from it while
-    it changes.
+    """A model's file in which zeroed output tensors switch layers off. No model may be loaded from it meanwhile.
 
-    Zero bytes mean zeros in every ggml type, because they include each block's scale.
+    Zero bytes are zeros in every type of ggml, because they zero each block's scale.
     """
 
     def __init__(self, path: Path, layers: int) -> None:
         self.path = path
-        self._places: list[list[slice]] = []  # for each layer: where its outlets are in the file
+        self._places: list[list[slice]] = []  # of each layer: the places of its output tensors
         header = read_header(path)
         for layer in range(layers):
             tensors = outlets(header, layer)
             names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
             if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
-                what = f"layers of a {shown(header.architecture)} model cannot be tried one by one"
+                what = f"the layers of a {shown(header.architecture)} model can't be tried one by one"
                 raise SpecdecError(what, "Choose them yourself: --keep-layers.")
             starts = [header.data_offset + tensor.offset for tensor in tensors]
             ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
@@ -281,6 +279,6 @@ class SkippableCopy:
 
 
 def outlets(header: Header, layer: int) -> list[Tensor]:
-    """The tensors through which a layer adds to the residual stream: if they are zero, the layer has no effect."""
+    """The tensors through which a layer adds to the residual stream. Zeros in them switch the layer off."""
     own = (tensor for tensor in header.tensors if layer_of(tensor) == layer)
     return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]

@@ -1,4 +1,4 @@
-"""`specdec draft quantize`: a copy of the target with fewer bits per weight, in a type that llama.cpp can write."""
+"""`specdec draft quantize`: copies the target with fewer bits per weight, in the types that llama.cpp can write."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from specdec_cli.make_drafts.draft_copy import CopyOptions, DraftCopyResult, cop
 from specdec_cli.user_files import format_bytes, suggest
 
 _MAIN = {"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
-"""The type of most tensors, if it isn't the name without its last part (llama_ftype_get_default_type)."""
+"""The tensors' type, if it isn't the name without its last part (llama_ftype_get_default_type)."""
 _NEED_MATRIX = (
     *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS"),
-    "IQ3_XS",  # its queries and keys are IQ3_XXS
-    "Q2_K_S",  # llama.cpp requires it for Q2_K tensors only in such a file
+    "IQ3_XS",  # it makes queries and keys IQ3_XXS
+    "Q2_K_S",  # only this one's Q2_K needs it
 )
-"""llama.cpp throws for these without an importance matrix (tensor_requires_imatrix), which specdec doesn't make."""
-_NOT_MADE = ("NVFP4",)  # llama.cpp reads it, but can't write it
+"""llama.cpp refuses these without an importance matrix (tensor_requires_imatrix), which specdec doesn't compute."""
+_NOT_MADE = ("NVFP4",)  # llama.cpp can read it, but not write it
 _MOST_SIZE = 0.99
 """A copy of more than this share of the target's size saves nothing."""
 _PRUNE = "Leave layers out instead: specdec draft prune."
@@ -34,30 +34,30 @@ class Quantisation:
 
 
 def type_names() -> list[str]:
-    """Every type that can be written, the smallest first."""
+    """All types that specdec can write, smallest first."""
     made = [name for name in QUANTISATIONS.values() if name not in (*_NEED_MATRIX, *_NOT_MADE)]
     return sorted(made, key=_bits)
 
 
 def find_type(text: str) -> Quantisation:
-    """A type by its name, in any case. Raises UsageError if it is unknown or can't be written."""
+    """Find a type by its name in any case. Raises UsageError if it's unknown or can't be written."""
     name = _SHORT.get(text.strip().upper(), text.strip().upper())
     if name in _NEED_MATRIX:
-        hint = f"Take Q2_K, or download a file of this type. Types: {', '.join(type_names())}."
-        raise UsageError(f"{name} needs an importance matrix, without which llama.cpp does not make it", hint)
+        hint = f"Use Q2_K, or download a file of this type. Types: {', '.join(type_names())}."
+        raise UsageError(f"{name} needs an importance matrix, which specdec doesn't compute", hint)
     for file_type, known in QUANTISATIONS.items():
         if known == name and name not in _NOT_MADE:
             return Quantisation(name, file_type, _bits(name))
-    raise UsageError(f"there is no type {text!r} to make", suggest(name, type_names(), "Types"))
+    raise UsageError(f"there is no type {text!r}", suggest(name, type_names(), "Types"))
 
 
 def size_in(header: Header, quantisation: Quantisation) -> int:
-    """The approximate bytes of a copy; embeddings, and rows that don't fit the type, take some more."""
+    """Roughly the bytes of a copy. Embeddings, and rows that don't fit the type, take more."""
     return int(header.data_offset + header.n_params * quantisation.bits / 8)
 
 
 def require_smaller(header: Header, quantisation: Quantisation) -> None:
-    """Raise UsageError if a copy in this type wouldn't be smaller, and so not faster to draft with."""
+    """Raise UsageError if a copy of this type would be no smaller, and so no faster."""
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
     if quantisation.bits >= now or quantisation.name == header.quantisation:
         fewer = [name for name in type_names() if _bits(name) < now and name != header.quantisation]
@@ -75,7 +75,7 @@ _BITS = {name: 8 * size / count for name, count, size in TYPES.values()}
 
 
 def quantize(options: CopyOptions, type_: str) -> DraftCopyResult:
-    """Copy a target with fewer bits per weight. type_: such as Q2_K. Raises the same errors as `prune`."""
+    """Copy a target with fewer bits per weight. type_: a name such as Q2_K. Raises as `prune` does."""
     quantisation = find_type(type_)
 
     def bytes_of(header: Header) -> int:

@@ -1,6 +1,6 @@
-"""`specdec doctor`: what this installation can do, and what would make it do more.
+"""`specdec doctor`: checks the installation, and says how to improve it.
 
-Whatever loads llama.cpp does so in a child process, for a build that does not fit the processor ends its process.
+It loads llama.cpp only in child processes, because a build that doesn't fit the processor ends its process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CMAKE_FLAGS = {"cuda": "GGML_CUDA", "metal": "GGML_METAL", "vulkan": "GGML_VULK
 _WAIT_S = 120.0
 Answer = TypeVar("Answer")
 
-# A name for people, the word in llama.cpp's line about its build, and in the processor's flags as Linux tells them.
+# The name that users see, the word in llama.cpp's build flags, and the processor's flag on Linux.
 _KERNELS = (
     ("AMX", "AMX_INT8", "amx_int8"),
     ("AVX-512", "AVX512", "avx512f"),
@@ -50,7 +50,7 @@ _OF_EXTRA_BUFFERS = ("AMX", "repacking")
 
 @dataclass(frozen=True, slots=True)
 class UnusedGpu:
-    """A GPU that the build cannot use, what is missing to change that, and the command that does."""
+    """A GPU that the build can't use, what is missing, and the command that enables it."""
 
     name: str
     accel: str
@@ -60,8 +60,8 @@ class UnusedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Which of llama.cpp's kernels are used on this processor. unused: what the processor could do beside that, in
-    another build. problem, repair: what fails, and the command that builds llama.cpp again; empty if nothing does.
+    """The kernels of llama.cpp that are used on this processor. unused: kernels that another build could use. problem,
+    repair: what fails, and the command that rebuilds llama.cpp; empty if nothing fails.
     """
 
     used: tuple[str, ...]
@@ -80,7 +80,7 @@ class CorpusCache:
 
 @dataclass(frozen=True, slots=True)
 class BundledPair:
-    """Whether the bundled pair runs; what is wrong, if it does not."""
+    """Whether the bundled pair runs, and what is wrong if it doesn't."""
 
     ok: bool
     problem: str
@@ -91,7 +91,7 @@ class BundledPair:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What this installation can do."""
+    """The state of the installation."""
 
     versions: dict[str, str]
     build: str
@@ -108,9 +108,9 @@ class Diagnosis:
     profiles: tuple[str, ...]
     bundled_pair: BundledPair
     missing_for_heads: tuple[str, ...] = ()
-    """What this build of llama.cpp lacks for drafts from hidden rows."""
+    """What this build of llama.cpp lacks for heads that read hidden states."""
     rpc: bool = False
-    """Whether it can compute on other machines."""
+    """Whether it can use other machines."""
 
     @property
     def ok(self) -> bool:
@@ -119,7 +119,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What llama.cpp says of itself. problem: why it says nothing."""
+    """What llama.cpp reports. problem: why it can't."""
 
     versions: dict[str, str] = field(default_factory=dict)
     flags: str = ""
@@ -131,7 +131,7 @@ class Library:
 
 
 def diagnose() -> Diagnosis:
-    """Examine the build, the devices, the settings and the caches, and run the bundled pair for some tokens."""
+    """Examine the build, the devices, the settings and the caches, and run the bundled pair for a few tokens."""
     verdict, library = kernels.try_again(), _library()
     versions = {"specdec": __version__, "python": platform.python_version(), **library.versions}
     return Diagnosis(
@@ -179,13 +179,13 @@ def _bundled_pair() -> BundledPair:
 
 
 def _from_child(kind: type[Answer], *arguments: str) -> Answer:
-    """What this file, run in a process of its own, prints. Raises SpecdecError if that dies, or takes too long."""
+    """Run this file in a child process and decode its output. Raises SpecdecError if it dies or takes too long."""
     child = Child(["-m", "specdec_cli.measure.doctor", *arguments], _WAIT_S)
     try:
         if (code := child.wait()) == 0:
             return msgspec.json.decode(child.output(), type=kind)
         why = "it took too long" if child.timed_out else child.death() or f"it ended with code {code}"
-        raise SpecdecError(f"llama.cpp cannot be used: {why}")
+        raise SpecdecError(f"llama.cpp doesn't work: {why}")
     finally:
         child.stop()
 
@@ -207,7 +207,7 @@ def _examine_library() -> Library:
 
 
 def _run_pair(folder: str) -> BundledPair:
-    """In the child: the bundled pair in a folder decodes some tokens."""
+    """In the child: decode a few tokens with the bundled pair in a folder."""
     target, draft = (str(Path(folder) / f"{role}.gguf") for role in ("target", "draft"))
     try:
         from specdec_cli.engine.engine import one_session
@@ -224,15 +224,15 @@ def _run_pair(folder: str) -> BundledPair:
     except SpecdecError as error:
         return BundledPair(False, f"{error} {error.hint}")
     works = metrics.emitted > 1 and metrics.accepted > 0 and not metrics.notes
-    problem = "" if works else f"the models load, but do not decode as they should: {', '.join(metrics.notes)}"
+    problem = "" if works else f"the models load, but don't decode correctly: {', '.join(metrics.notes)}"
     return BundledPair(works, problem, target, draft, rounding)
 
 
 def _config_problem() -> str:
-    """What is wrong with the user's own settings: every command would fail on it."""
+    """What is wrong with the user's settings. Every command would fail because of it."""
     try:
         resolve(None, {})
-    except DownloadError:  # a pair that is still to be pulled is no mistake
+    except DownloadError:  # a pair that isn't pulled yet is no error
         pass
     except SpecdecError as error:
         return f"{error} {error.hint}"
@@ -240,7 +240,7 @@ def _config_problem() -> str:
 
 
 def _unused_gpu() -> UnusedGpu | None:
-    """A GPU that is there, for a build that cannot use any."""
+    """A GPU on this machine, for a build that can't use any."""
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return _gpu("Apple silicon", "metal", "")
     if names := _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):

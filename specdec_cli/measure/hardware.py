@@ -1,4 +1,4 @@
-"""What forward passes cost on other machines: `profiles/hardware/*.yaml`, for predictions."""
+"""The costs of forward passes on other machines, for predictions: `profiles/hardware/*.yaml`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A machine with a pair of models on it, in milliseconds. basis: `measured` by specdec, or `derived` from `source`.
+    """A machine with a pair of models, in milliseconds. basis: `measured` by specdec, or `derived` from `source`.
 
-    verify_ms, draft_ms: of a pass over so many tokens. other_ms: what a step takes besides its passes.
+    verify_ms, draft_ms: a pass over so many tokens. other_ms: the rest of a step.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Hardware:
     def __post_init__(self) -> None:
         for key, points in (("verify_ms", self.verify_ms), ("draft_ms", self.draft_ms)):
             if 1 not in points:
-                raise ValueError(f"{key} says nothing of a pass of one token")
+                raise ValueError(f"{key} has no value for a pass over one token")
 
     @property
     def costs(self) -> Costs:
@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Hardware:
-    """A machine by name. Raises UsageError if there is none, or its file is malformed."""
+    """A machine by name. Raises UsageError if it doesn't exist or its file is malformed."""
     files = _files()
     if name not in files:
         raise UsageError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))

@@ -1,10 +1,10 @@
 """Replays any draft-length policy on a recording, under any machine's costs, and predicts what drafting brings there:
 with `-k auto`, and in other engines with the best length that does not adapt.
 
-A recording says, for each place of an answer, how sure the draft model was and whether its token would have stood.
-As long as all tokens of a draft stand, the draft model reads the very text of the target, so what it proposes at a
-place does not depend on where the draft began. After a wrong token it reads another text, and there only its confidence
-matters, for it decides how many more tokens are drafted in vain.
+A recording holds, for each token of an answer, how sure the draft model was and whether its token is accepted. As long
+as all tokens of a draft are accepted, the draft model reads the target's own text, so its proposal for a position
+doesn't depend on where the draft began. After a wrong token it reads another text, where only its confidence matters:
+it decides how many more tokens are drafted for nothing.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 
 AHEAD = LONGEST
-"""How far ahead of each place a recording must know the draft."""
+"""How many draft tokens after each position a recording must hold."""
 MOST = 256
 """The -n of replays."""
 
 FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
-"""Costs for replays of which only the passes count."""
+"""Costs for replays that only count passes."""
 WORTH_IT = 1.02
-"""A smaller predicted speedup counts as none: predictions are no more exact than that."""
+"""A smaller predicted speedup counts as none, because predictions are no more precise."""
 _REMEDY = 1.05
-"""A change is mentioned if it makes drafting at least this many times as fast as `auto` is now."""
+"""A change is mentioned if it makes drafting at least this many times as fast as `auto`."""
 LEAST_CONFIDENCE = (0.0, 0.5, 0.75, 0.9)
-"""Where a draft may end in an engine that knows such a limit."""
+"""The minimum confidences to try for engines that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The tokens of a prompt and of the target's answer, for drafters that need no model and can be run again."""
+    """The tokens of a prompt and of the target's answer, for drafters without a model, which can run again."""
 
     category: str
     prompt: tuple[int, ...]
@@ -62,7 +62,7 @@ class Text:
 
 @dataclass(slots=True)
 class Tally:
-    """What a replay came to, in passes, so that any machine's costs can be put on it.
+    """A replay in passes, to which any machine's costs can be applied.
 
     verified[n]: passes of the target over n tokens. read[n]: passes of the draft model over n tokens.
     """
@@ -74,7 +74,7 @@ class Tally:
     read: Counter[int] = field(default_factory=Counter)
 
     def seconds(self, costs: Costs) -> float:
-        """The time it takes on a machine with these costs."""
+        """The seconds it takes with these costs."""
         verify = sum(count * (costs.verify(n) + costs.other) for n, count in self.verified.items())
         return verify + sum(count * costs.draft(n) for n, count in self.read.items())
 
@@ -84,7 +84,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Run:
-    """One answer that is decoded again: its steps, timed by what passes cost and counted; `watch` sees each."""
+    """One answer that is decoded again. It times its steps by the costs of passes, counts them and calls `watch`."""
 
     policy: LengthPolicy
     costs: Costs
@@ -102,7 +102,7 @@ class Run:
         tokens: tuple[Token, ...] = (),
         source: str = "",
     ) -> Step:
-        """Count a step and show it. apart_s: for reading the prompt, which is not a part of the step."""
+        """Count a step and show it. apart_s: seconds for reading the prompt, which isn't part of the step."""
         rows = len(drafted) + 1
         verify_s = self.costs.verify(rows)
         self.index += 1
@@ -185,18 +185,18 @@ def alone(answers: Iterable[Answer]) -> Tally:
 
 
 def places(answers: Iterable[Answer]) -> int:
-    """How many places are recorded."""
+    """How many tokens are recorded."""
     return sum(len(answer.stands) for answer in answers)
 
 
 def adaptive(answers: Iterable[Answer], costs: Costs, greedy: bool) -> Tally:
-    """`-k auto`, knowing the costs and nothing else, through all answers one after the other."""
+    """`-k auto` through all answers in turn, knowing only the costs."""
     policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
     return replay(policy, answers, costs)
 
 
 def fixed(answers: Sequence[Answer]) -> dict[int, Tally]:
-    """Every fixed draft length, 0 being the target alone; what they do does not depend on costs."""
+    """Every fixed draft length; 0 is the target alone. Their passes don't depend on costs."""
     return {0: alone(answers), **{k: replay(FixedLength(k), answers, FREE) for k in range(1, LONGEST + 1)}}
 
 
@@ -216,7 +216,7 @@ class Prediction:
 
 
 def predict(by_category: Mapping[str, Sequence[Answer]], costs: Costs, greedy: bool) -> list[Prediction]:
-    """Each category with enough to go on, then all of them together."""
+    """Each category, then all of them together."""
     everything = [answer for answers in by_category.values() for answer in answers]
     each = [_predict(category, answers, costs, greedy) for category, answers in by_category.items()]
     return [*each, _predict("all", everything, costs, greedy)] if len(each) != 1 else each
@@ -240,7 +240,7 @@ def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: boo
 
 
 def calibrate(answers: Sequence[Answer], greedy: bool) -> Calibration:
-    """What `auto` may begin with for this pair: everything the recording shows of its confidence."""
+    """The calibration that `auto` can start with: what the recording shows about the pair's confidence."""
     calibration = Calibration.prior(greedy)
     for answer in answers:
         for confidence, stands in zip(answer.confidence, answer.stands, strict=True):
@@ -253,7 +253,7 @@ def calibrate(answers: Sequence[Answer], greedy: bool) -> Calibration:
 def verdict(
     predictions: Sequence[Prediction], answers: Sequence[Answer], costs: Costs, greedy: bool, where: str
 ) -> list[str]:
-    """In plain words: whether to use the pair there, for what, and what would change that."""
+    """In plain words: whether the pair pays there, for what, and what would change that."""
     overall = predictions[-1]
     parts = predictions[:-1] or predictions
     gains = [each for each in parts if each.auto >= WORTH_IT]
@@ -273,7 +273,7 @@ def verdict(
 
 
 def _remedies(overall: Prediction, answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[str]:
-    """What would make a difference, computed by changing one thing at a time."""
+    """The changes that would make a difference, computed one at a time."""
     flat = replace(costs, verify=Curve({1: costs.verify(1)}))
     gpu = "a machine on which verifying several tokens takes no longer than one (nearly so for large models on GPUs)"
     helpful = []
@@ -294,7 +294,7 @@ def half_priced(costs: Costs) -> Costs:
 
 
 def _improved(answer: Answer) -> Answer:
-    """The answer with every other wrong token set right."""
+    """The answer with every other wrong token made right."""
     stands = list(answer.stands)
     wrong = [i for i, stood in enumerate(stands) if not stood]
     for i in wrong[::2]:
@@ -304,9 +304,9 @@ def _improved(answer: Answer) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class StaticPolicy:
-    """How an engine without `-k auto` drafts. confidences: the least ones that it takes, below which a draft ends.
-    rereads: whether its draft model reads again what the target verifies, as llama.cpp's does. rule: our acceptance
-    rule that is its own.
+    """How an engine without `-k auto` drafts. confidences: the minimum confidences that it can use, below which a draft
+    ends. rereads: whether its draft model reads verified tokens again, as llama.cpp's does. rule: the name of its
+    acceptance rule in specdec.
     """
 
     confidences: tuple[float, ...]
@@ -314,7 +314,7 @@ class StaticPolicy:
     rule: str
 
     def seconds(self, tally: Tally, costs: Costs) -> float:
-        """What the engine takes for these passes, prompts not counted."""
+        """The engine's seconds for these passes, without prompts."""
         # Where every batch of the target's goes through the draft model first, its own passes are over one token each.
         again = sum(times * costs.draft(n) for n, times in tally.verified.items()) if self.rereads else 0.0
         drafting = sum(times * costs.draft(n if n == 2 and not self.rereads else 1) for n, times in tally.read.items())
@@ -323,8 +323,8 @@ class StaticPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StaticSetting:
-    """tokens: of a draft at most, 0 where no draft pays. min_p: a draft ends below this confidence. Speeds are in
-    tokens per second, what a draft model reads of prompts not counted. auto_speedup: of `-k auto`, where it is.
+    """tokens: the draft length, 0 if drafting doesn't pay. min_p: a draft ends below this confidence. Speeds are in
+    tokens per second, without reading prompts. auto_speedup: that of `-k auto`.
     """
 
     tokens: int
@@ -339,8 +339,8 @@ class StaticSetting:
 
 
 def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: StaticPolicy) -> StaticSetting:
-    """The fastest of all lengths with any least confidence that the engine takes."""
-    target_alone = 1 / costs.verify(1)  # no draft model is loaded then
+    """The fastest of all lengths and minimum confidences that the engine can use."""
+    target_alone = 1 / costs.verify(1)  # without a draft model
     tokens, min_p, speed = 0, 0.0, target_alone
     for least in policy.confidences:
         for length in range(1, LONGEST + 1):

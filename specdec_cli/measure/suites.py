@@ -1,4 +1,4 @@
-"""Prompt suites: what a measurement runs over. Built in, the user's own, or any file of prompts."""
+"""Prompt suites for measurements: bundled ones, the user's own, or any file of prompts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from specdec_cli.user_files import bundled_dir, config_dir, named, suggest
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
 
-_FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
+_FIX = "Write the text as `prompt`; `id` and `category` are optional, and text in quotes."
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
-"""The suites that `tune` takes prompts of, if none is named."""
-_MOST_BYTES, _MOST_LINES = 16 << 20, 100_000  # more is a mistake, such as a model's file
+"""The suites that `tune` takes prompts from, if none is named."""
+_MOST_BYTES, _MOST_LINES = 16 << 20, 100_000  # a larger file is a mistake, such as a model
 _Value = TypeVar("_Value")
 
 
@@ -43,21 +43,23 @@ class _Entry:
             if isinstance(value, str) and not value.strip():
                 raise ValueError(f"the {key} is empty")
             if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise ValueError(f"the {key} holds half a surrogate pair, a lone \\ud... escape")
+                raise ValueError(f"the {key} has half a surrogate pair, a lone \\ud... escape")
 
 
 def builtin() -> dict[str, str]:
-    """The names and descriptions of the suites that come with specdec."""
+    """The names and descriptions of the bundled suites."""
     files = named(bundled_dir() / "suites")
     return {name: str(user_files.read_mapping(path).get("description", "")) for name, path in files.items()}
 
 
 def load(source: str) -> list[Prompt]:
-    """The prompts of a suite by name (the user's own override those built in), or of a file.
+    """The prompts of a suite by name (the user's suites override bundled ones), or of a file.
 
-    The file's suffix says how it is read: .yaml and .yml as suites, .jsonl and .json as one object a line (with
-    `prompt`, or as Spec-Bench or HumanEval have it), anything else as one prompt a line. A prompt without an id takes
-    its number, one without a category the suite's name. Raises UsageError on a file that is missing or malformed.
+    The file's suffix decides its format: .yaml and .yml are suites, .jsonl and .json have one object per line (with
+    `prompt`, or in the format of Spec-Bench or HumanEval), anything else has one prompt per line. By default,
+    a prompt's id is its number and its category the suite's name.
+
+    Raises UsageError if the file is missing or malformed.
     """
     suites = named(config_dir() / "suites", bundled_dir() / "suites")
     path = suites.get(source) or Path(source)
@@ -71,11 +73,11 @@ def load(source: str) -> list[Prompt]:
         said = user_files.to_record(data, _Entry, f"{path.name}, {unit} {number}", _FIX)
         ident = str(number if said.id is None else said.id)
         if (first := numbers.setdefault(ident, number)) != number:
-            what = f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}"
-            raise UsageError(what, "Give each prompt an id of its own; one without takes its number.")
+            what = f"{path.name}: {unit} {number} and {unit} {first} both have the id {ident!r}"
+            raise UsageError(what, "Give each prompt its own id, or none.")
         prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
     if not prompts:
-        raise UsageError(f"{path.name} holds no prompts", "Write at least one.")
+        raise UsageError(f"{path.name} has no prompts", "Write at least one.")
     return prompts
 
 
@@ -85,14 +87,14 @@ def select(
     limit: int | None = None,
     per_category: int | None = None,
 ) -> list[Prompt]:
-    """The prompts of some categories (none: of all), at most so many of each and in all, in their order.
+    """The prompts of some categories (by default all), with a maximum for each and in all, in their order.
 
-    The limit is shared out evenly: first the first prompt of every category, then the second of each, and so on.
-    Raises UsageError on a category that no prompt has, and on a number below 1.
+    The limit is shared evenly: first the first prompt of every category, then the second of each, and so on. Raises
+    UsageError for a category without prompts or a number below 1.
     """
     for flag, most in (("--limit", limit), ("--per-category", per_category)):
         if most is not None and most < 1:
-            raise UsageError(f"{flag} is {most}", "Give 1 or more, or leave it out.")
+            raise UsageError(f"{flag} can't be {most}", "Give 1 or more, or leave it out.")
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     if unknown := [category for category in categories if category not in known]:
         raise UsageError(f"no prompt has the category {unknown[0]!r}", suggest(unknown[0], known, "Categories"))
@@ -111,9 +113,9 @@ def choose_prompts(
     limit: int | None = None,
     per_category: int | None = None,
 ) -> list[Prompt]:
-    """The prompts to compare on: texts, else those of a suite; by default code, or Python for the bundled pair."""
+    """The prompts to compare on: texts or a suite; by default `code`, or `python` for the bundled pair."""
     if texts and suite:
-        raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
+        raise UsageError("there are prompts and a suite", "Give prompts or --prompts, not both.")
     if not all(text.strip() for text in texts):
         raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
     prompts = [Prompt(str(number), "given", text) for number, text in enumerate(texts, 1)]
@@ -122,7 +124,7 @@ def choose_prompts(
 
 
 def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
-    """The prompts of a suite; by default a mixture, or Python for the bundled pair."""
+    """The prompts of a suite; by default a mixture, or `python` for the bundled pair."""
     if suite or _is_bundled(target):
         return load(suite or "python")
     return [replace(prompt, category=name) for name in _MIXTURE for prompt in load(name)[:4]]
@@ -131,7 +133,7 @@ def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
 def fitting(
     session: Session, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
 ) -> dict[Prompt, list[int]]:
-    """The prompts of at most so many tokens, with their tokens."""
+    """The prompts of at most `most` tokens, with their tokens."""
     tokens = {prompt: session.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
     return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
 
@@ -154,7 +156,7 @@ def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES or data.count(b"\n") > _MOST_LINES:
             what = f"{path.name} is over {_MOST_BYTES >> 20} MB or {_MOST_LINES:,} lines, too large for prompts"
-            raise UsageError(what, "Give a part of it.")
+            raise UsageError(what, "Use a part of it.")
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         hint = suggest(source, suites, "Suites")
@@ -164,12 +166,12 @@ def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
         raise UsageError(what, f"Convert it first: iconv -t UTF-8 {path}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot read the prompts {source!r}: {reason}", "Check the path and permissions.") from None
+        raise UsageError(f"can't read the prompts {source!r}: {reason}", "Check the path and permissions.") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _entries(text: str, suffix: str, name: str) -> Iterator[tuple[int, Any]]:
-    """What stands for each prompt, with its number, or its line's."""
+    """The data of each prompt, with its number or its line number."""
     if suffix in (".yaml", ".yml"):
         yield from enumerate(_in_yaml(text, name), 1)
         return
@@ -187,13 +189,13 @@ def _in_yaml(text: str, name: str) -> list[Any]:
         user_files.check_keys(data, ("prompts", "description"), Path(name))
         data = data.get("prompts")
     if not isinstance(data, (list, type(None))):
-        raise UsageError(f"{name} has no list of prompts", "Write `prompts:` and under it `- prompt: TEXT` each.")
+        raise UsageError(f"{name} has no list of prompts", "Write `prompts:` and below it a `- prompt: TEXT` for each.")
     return data or []
 
 
 def _in_json(line: str, where: str) -> dict[str, Any]:
-    """A prompt, also with the keys of Spec-Bench and HumanEval; others, such as reference answers, are dropped."""
-    fix = "Write one JSON object a line."
+    """A prompt, also with the keys of Spec-Bench and HumanEval. Other keys, such as reference answers, are dropped."""
+    fix = "Write one JSON object per line."
     try:
         data = user_files.parse_json(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`specdec tune`: measures a pair on this machine, predicts what drafting brings, and keeps both for later commands."""
+"""`specdec tune`: measures a pair on this machine, predicts its speedup, and saves both for later commands."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _CONTEXT = 1024
 _ANSWER = 64
 _PLACEMENT_CONTEXT = 256
 _ROOM = 32
-"""Tokens that an answer must have room for after its prompt, and for drafts that go on from a rejected token."""
+"""Tokens of room after a prompt, for an answer and for drafts that continue after a rejected token."""
 _LEAST_TOKENS = 100
-"""Fewer recorded places say too little about acceptance."""
+"""Fewer recorded tokens say too little about acceptance."""
 _PATIENCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningResult:
-    """What a pair is predicted to come to under some costs. recorded_tokens: places with a recorded draft token."""
+    """A pair's predicted speeds under some costs. recorded_tokens: tokens with a recorded draft token."""
 
     target: str
     draft: str
@@ -91,19 +91,19 @@ class HardwarePrediction(TuningResult):
 
 
 def _tuned(settings: Settings) -> Settings:
-    """What is tuned of these settings; raises UsageError if there is nothing to tune."""
+    """The settings to tune with. Raises UsageError if there is nothing to tune."""
     if not settings.chain.needs_model:
-        problem = f"there is nothing to tune with the drafter {settings.drafter}: it takes no draft model"
+        problem = f"there is nothing to tune: the drafter {settings.drafter} uses no draft model"
         raise UsageError(problem, "Name a draft model with -md.")
     settings = replace(settings, drafter="self" if settings.chain.drafts_itself else "model")
     if settings.accept in LOSSY:
-        problem = f"there is nothing to tune with --accept {settings.accept}"
-        raise UsageError(problem, "Tune an exact rule: rejection or match.")
+        problem = f"tune can't measure --accept {settings.accept}, which is lossy"
+        raise UsageError(problem, "Use an exact rule: rejection or match.")
     return replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
 
 
 def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
-    """What the recorded acceptance of a pair would come to under another machine's costs; nothing is measured."""
+    """Predict a pair's speeds from its recorded acceptance and another machine's costs. It measures nothing."""
     settings = _tuned(settings)
     pair = check_pair(settings)
     paths = _paths(pair)
@@ -113,8 +113,8 @@ def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     if path is None:
         kind = "at temperature 0" if settings.temperature == 0 else f"with --accept {settings.accept}"
         raise SpecdecError(
-            f"nothing is recorded of this pair {kind}",
-            "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
+            f"this pair has no recording {kind}",
+            "Run specdec tune once, on any machine, with the same --temp and --accept.",
         )
     recording = acceptance_traces.read(path)
     recording.require(*paths)
@@ -133,9 +133,9 @@ def tune(
     interrupt: Interrupt | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MeasuredTuning:
-    """Time a pair, record its acceptance, predict, and keep what `run` and `compare` can use.
+    """Time a pair, record its acceptance, predict its speedup, and save the result for `run` and `compare`.
 
-    seconds: about how long. progress: called with what is done now. Raises Interrupted, and keeps nothing then.
+    seconds: roughly how long. progress: called with the present stage. Raises Interrupted, and then saves nothing.
     """
     from specdec_cli.engine.contexts import memory_of
     from specdec_cli.engine.engine import one_session
@@ -146,7 +146,7 @@ def tune(
     if pair.overlap is not None or settings.chain.head:
         raise IncompatiblePair(
             "tune needs a draft model with the target's tokenizer",
-            "Without it run and compare measure what they need: specdec compare.",
+            "For this pair, run and compare measure what they need themselves.",
         )
     paths = _paths(pair)
     user_files.require_writable(tuning.path_of(*paths).parent)
@@ -155,7 +155,7 @@ def tune(
         tuner = Tuner(session, suite, system, raw, seconds)
         progress("timing passes and threads")
         costs = tuner.time()
-        progress("recording what the draft would have proposed")
+        progress("recording which draft tokens are accepted")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
         (threads, threads_draft), ctx = session.models.threads, session.models.target.opened.n_ctx
@@ -176,8 +176,8 @@ def tune(
         path = tuning.save(*paths, found, setup_of_pair(pair, settings))
         acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
         kept = str(path)
-    except SpecdecError as error:  # which is no reason to lose what was measured
-        notes += (f"what was measured is not kept: {error}",)
+    except SpecdecError as error:  # the measurement is still worth showing
+        notes += (f"the measurement was not saved: {error}",)
     return MeasuredTuning(
         **_predicted(paths, recording, costs, "this machine"),
         **place,
@@ -216,22 +216,22 @@ class Tuner:
     def __init__(self, session: Session, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
         self._session, self._seconds, self._settings = session, seconds, session.settings
         self.tried: dict[str, dict[int, float]] = {}
-        """Seconds of a single-token pass by number of threads, of `target` and `draft`."""
+        """Seconds of a single-token pass by number of threads, for `target` and `draft`."""
         self.filled: dict[str, float] = {}
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
         trained = session.pair.draft.setting("context_length") if session.pair.draft else None
         room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
         self._prompts = fitting(session, tuning_prompts(session.pair.target_path, suite), room, system, raw)
         if not self._prompts:
-            problem = "every prompt is too long for the context of the models"
-            raise SpecdecError(problem, "Give shorter --prompts, or a larger -c.")
+            problem = "every prompt is too long for the models' context"
+            raise SpecdecError(problem, "Use shorter --prompts or a larger -c.")
         session.open(max(map(len, self._prompts.values())))
         if not session.drafts:
-            raise SpecdecError(session.notes[-1], "There is nothing to tune without it.")
+            raise SpecdecError(session.notes[-1], "tune needs the draft model.")
         self._text = list(itertools.islice(itertools.cycle(itertools.chain(*self._prompts.values())), 600))
 
     def time(self) -> Costs:
-        """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
+        """Choose the numbers of threads, then measure the cost curves, and single tokens in a filled cache."""
         session, settings = self._session, self._settings
         target, draft = session.models.contexts
         threads = settings.threads or self._fastest("target", target, (1, 4))
@@ -245,7 +245,7 @@ class Tuner:
         return costs
 
     def _fastest(self, role: str, context: Context, sizes: tuple[int, ...]) -> int:
-        """The number of threads with which passes of these sizes together take least."""
+        """The number of threads with which passes of these sizes take the least time in all."""
         from specdec_cli.llama.pass_probes import pass_seconds
 
         cores = host.physical_cores()
@@ -260,7 +260,7 @@ class Tuner:
         return min(candidates, key=lambda threads: total[threads])
 
     def _seconds_after(self, fill: int, context: Context) -> float:
-        """What a pass of one token takes with so many in the cache: the median of five."""
+        """Seconds of a single-token pass with `fill` tokens in the cache: the median of five."""
         text = (self._text_for(context) * (fill // len(self._text) + 1))[:fill]
         context.rewind(0)
         context.decode(text)
@@ -273,12 +273,12 @@ class Tuner:
         return median(laps)
 
     def _text_for(self, context: Context) -> list[int]:
-        """A text to time passes with: of a draft with fewer tokens than the target, any tokens will do."""
+        """A text to time passes with. For a draft with a smaller vocabulary, any tokens will do."""
         return [token % context.n_vocab for token in self._text]
 
     def record(self) -> Recording:
-        """Answer prompt after prompt, the categories in turn, until the time is up; on a slow machine longer, up to
-        _PATIENCE times as long, if that is needed to predict anything.
+        """Answer prompts, the categories in turn, until the time is up; on a slow machine up to _PATIENCE times
+        as long, if a prediction needs it.
         """
         settings, session = self._settings, self._session
         answers: list[Answer] = []
@@ -291,19 +291,20 @@ class Tuner:
             if spent_s > (budget_s if places(answers) >= _LEAST_TOKENS else _PATIENCE * budget_s):
                 break
         if places(answers) < _LEAST_TOKENS:
-            problem = "too little could be recorded to predict anything"
-            raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
+            problem = "too few tokens were recorded to predict anything"
+            raise SpecdecError(problem, "Use more --seconds or other --prompts.")
         return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
 
     def _in_turn(self) -> list[tuple[Prompt, list[int]]]:
-        """One prompt of each category after the other; at a temperature again and again, as the answers differ."""
+        """The prompts, the categories in turn. At a temperature they repeat, because the answers differ."""
         return in_turn(self._prompts) * (1 if self._settings.temperature == 0 else 4)
 
 
 def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
-    """Where the draft model is faster, on the GPU or on the CPU beside it, and the seconds of a token on each.
+    """Try the draft model on the GPU and on the CPU. Returns the settings for the faster one, and the
+    seconds of a token on each.
 
-    Without a GPU, or if the user has said where, there is nothing to try.
+    Without a GPU, or if the user has chosen, there is nothing to try.
     """
     from specdec_cli.engine.model_loading import load_model
     from specdec_cli.llama import library, placing

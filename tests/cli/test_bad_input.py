@@ -192,7 +192,7 @@ def test_a_prompt_that_is_none(tmp_path):
         assert_refused(run("-f", path), 2, "empty")
     for name in ("missing.txt", ".", "x" * 300, "/proc/self/mem"):
         assert_refused(run("-f", tmp_path / name), 2, "cannot read the prompt file", Path(name).name)
-    assert_refused(run("-f", "/dev/zero"), 2, "longer than any prompt", "/dev/zero")
+    assert_refused(run("-f", "/dev/zero"), 2, "too long for a prompt", "/dev/zero")
     path.write_bytes("# caf\u00e9\n".encode("latin-1"))
     assert_refused(run("-f", path), 2, "not UTF-8", "0xe9", "at 5", f"iconv -t UTF-8 {path}")
 

@@ -63,7 +63,7 @@ def test_bad_lines_are_reported_and_stop_nobody(models, tmp_path):
     done = call("batch", *models, source, "-o", output)
     assert done.exit_code == 1
     for number in (1, 2, 3, 9):
-        assert f"line {number} is no request" in done.stderr
+        assert f"line {number} is not a request" in done.stderr
     codes = {name: response["status_code"] for name, response in answers(output).items()}
     assert codes == {
         **{f"{'text' if i % 2 else 'chat'} {i}": 200 for i in range(4)},
@@ -76,7 +76,7 @@ def test_bad_lines_are_reported_and_stop_nobody(models, tmp_path):
 def test_files_that_cannot_be_used(models, tmp_path):
     source = requests(tmp_path / "in.jsonl", 1)
     assert_refused(call("batch", *models, tmp_path / "none", "-o", tmp_path / "out"), 2, "cannot read")
-    assert_refused(call("batch", *models, source, "-o", source), 2, "over the requests")
+    assert_refused(call("batch", *models, source, "-o", source), 2, "overwrite the requests")
     (tmp_path / "other").write_text("something else\n")
     assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "is not an answer")
     assert (tmp_path / "other").read_text() == "something else\n"

@@ -185,7 +185,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
         (["--prompts", "pyhton"], 2, "pyhton"),
         (["--repeat", "0"], 2, "repeat cannot be 0"),
         (["--json", "--md"], 2, "can't be used together"),
-        (["x", "--prompts", "python"], 2, "and a suite too"),
+        (["x", "--prompts", "python"], 2, "prompts and a suite"),
         ([" "], 2, "a prompt is empty"),
         (["--vs", "k4"], 2, "does not parse"),
         (["-o", "/dev/null/page.html"], 2, "cannot write"),

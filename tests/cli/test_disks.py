@@ -101,4 +101,4 @@ def test_that_there_is_no_folder_for_temporary_files_is_said(tmp_path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", None)
     with full_disk(0):
         done = call("run", "-m", new, "--drafter", "none", PROMPT)
-    assert done.exit_code == 1 and done.stderr.startswith("specdec: cannot use a temporary file: No usable")
+    assert done.exit_code == 1 and done.stderr.startswith("specdec: can't use a temporary file: No usable")

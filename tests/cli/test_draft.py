@@ -165,7 +165,7 @@ def test_compare(remembered):
     [
         ((), ("--keep-layers", "--search")),
         ((*KEEP, "--search", "3"), ("not both",)),
-        ((*KEEP, "--prompts", "chat"), ("--prompts is for --search",)),
+        ((*KEEP, "--prompts", "chat"), ("--prompts is only for --search",)),
         (("--search", "3", "--prompts", "nothing"), ("nothing", "Suites")),
         (("--keep-layers", "7-3"), ("backwards", "3-7")),
         (("--keep-layers", "0-5"), ("all 6 layers",)),

@@ -157,7 +157,7 @@ def test_doctor(places, monkeypatch):
     assert result["threads"] >= 1 and result["devices"][0]["kind"] and result["kernels"]["used"]
     table, *_ = invoke(("doctor",), places)[1].split("\n\n")
     labels = {line.split("  ")[0] for line in table.splitlines()}
-    assert {"specdec", "build", "kernels", "threads", "weights", "profiles", "bundled pair"} <= labels
+    assert {"specdec", "processor", "weights", "profiles", "bundled pair"} <= labels
 
 
 def test_nothing_unknown_is_kept():

@@ -265,9 +265,9 @@ def test_what_tune_does_not_take():
         done = tune(*flags)
         assert (done.exit_code, done.stdout) == (2, "") and "specdec: " in done.stderr
     for code, says, *flags in (
-        (2, "cannot take", "--seconds", 0.5),
-        (2, "cannot take", "--seconds", "nan"),
-        (2, "cannot take", "--seconds", 3601),
+        (2, "--seconds can't be", "--seconds", 0.5),
+        (2, "--seconds can't be", "--seconds", "nan"),
+        (2, "--seconds can't be", "--seconds", 3601),
         (2, "temperature", "--temp", "nan"),
         (2, "-md", "-m", TARGET),
         (2, "'python'", "--prompts", "pyhton"),
@@ -316,5 +316,5 @@ def test_interrupted(moment, send, code):
     with Terminal("tune", "--seconds", 2, streams=("stderr",)) as terminal:
         terminal.read(until=moment)
         time.sleep(0.05)
-        assert terminal.ended_by(send) == code and "nothing was kept" in terminal.text
+        assert terminal.ended_by(send) == code and "nothing was saved" in terminal.text
         assert terminal.process.stdout.read() == b"" and not list((profiles.config_dir() / "tuned").glob("*"))

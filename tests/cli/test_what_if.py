@@ -64,7 +64,7 @@ def test_a_pair_without_a_recording(tmp_path):
     pair = ("-m", tmp_path / "big.gguf", "-md", tmp_path / "small.gguf")
     for path, model in zip(pair[1::2], (TARGET, DRAFT), strict=True):
         path.symlink_to(model)
-    assert_refused(predict("h200", *pair), 1, "nothing is recorded", "temperature 0", "specdec tune")
+    assert_refused(predict("h200", *pair), 1, "has no recording", "temperature 0", "specdec tune")
     keep_recording(*pair[1::2])
     assert what_if("h200", *pair)["recorded_tokens"] == 120
     assert_refused(predict("h200", *pair, "--temp", 0.5), 1, "--accept rejection", "--temp")

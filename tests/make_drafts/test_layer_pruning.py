@@ -37,16 +37,16 @@ def test_what_can_lose_layers(tmp_path):
     ("model", "why"),
     [
         (header(layers=1), "none can be left out"),
-        (header(layers=None, blocks=2), "says it has None layers"),
+        (header(layers=None, blocks=2), "has None layers"),
         (header(attention__head_count_kv=np.array([1, 2, 1, 2], "u4")), "attention.head_count_kv has a value for each"),
-        (header("llama4"), "with llama4, they may differ"),
-        (header("gemma2", attention__sliding_window=4096), "look back only so far"),
-        (header("deepseek2", leading_dense_block_count=1), "first of them are of another kind"),
+        (header("llama4"), "in llama4 models they may depend"),
+        (header("gemma2", attention__sliding_window=4096), "have a sliding window"),
+        (header("deepseek2", leading_dense_block_count=1), "first of them are of a different kind"),
         (header("glm4", nextn_predict_layers=1), "predict tokens further ahead"),
         (header("qwen3next", ssm__conv_kernel=4), "keep a state"),
         (header("rwkv7", wkv__head_size=64), "keep a state"),
-        (header(blocks=3), "those of 3 layers, not of 4"),
-        (header(tensors=["blk.2.attn_q.bias"]), "layer 2 is made otherwise than layer 0"),
+        (header(blocks=3), "tensors for 3 layers, not 4"),
+        (header(tensors=["blk.2.attn_q.bias"]), "layer 2 has other tensors than layer 0"),
     ],
 )
 def test_what_cannot(model, why):

@@ -149,9 +149,9 @@ def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
 # Errors
 
 MALFORMED = {
-    "empty text": ("a.txt", "", "holds no prompts"),
-    "empty YAML": ("a.yaml", "", "holds no prompts"),
-    "empty YAML list": ("a.yaml", "prompts: []\n", "holds no prompts"),
+    "empty text": ("a.txt", "", "has no prompts"),
+    "empty YAML": ("a.yaml", "", "has no prompts"),
+    "empty YAML list": ("a.yaml", "prompts: []\n", "has no prompts"),
     "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
     "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
     "JSON too deep": ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON"),
@@ -162,14 +162,18 @@ MALFORMED = {
     "turn not a text": ("a.jsonl", '{"question_id": 1, "turns": [{"content": "a"}]}', "got object"),
     "category not a text": ("a.jsonl", '{"prompt": "a", "category": 5}', "line 1: category: Expected str"),
     "id not a text": ("a.jsonl", '{"prompt": "a", "id": true}', "a.jsonl, line 1: id: Expected int | str"),
-    "surrogate": ("a.jsonl", '{"prompt": "a\\ud800"}', "a.jsonl, line 1: the prompt holds half a surrogate pair"),
-    "duplicate id": ("a.jsonl", '{"prompt": "a", "id": "x"}\n' * 2, "a.jsonl: line 2 has the id 'x', as has line 1"),
+    "surrogate": ("a.jsonl", '{"prompt": "a\\ud800"}', "a.jsonl, line 1: the prompt has half a surrogate pair"),
+    "duplicate id": ("a.jsonl", '{"prompt": "a", "id": "x"}\n' * 2, "a.jsonl: line 2 and line 1 both have the id 'x'"),
     "id like a number": (
         "a.jsonl",
         '{"prompt": "a", "id": 2}\n{"prompt": "b"}',
-        "line 2 has the id '2', as has line 1",
+        "line 2 and line 1 both have the id '2'",
     ),
-    "duplicate id in YAML": ("a.yaml", "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}", "prompt 3 has the id 'x'"),
+    "duplicate id in YAML": (
+        "a.yaml",
+        "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}",
+        "prompt 3 and prompt 1 both have the id 'x'",
+    ),
     "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "expected ',' or ']' at line 3"),
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
     "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
@@ -199,7 +203,7 @@ def test_an_unknown_key_in_a_suite(write, content, wrong, right):
 
 @pytest.mark.parametrize("source", ["", "a\0b", "x" * 5000])
 def test_what_cannot_be_opened(source):
-    assert "cannot read the prompts" in str(refused(source))
+    assert "can't read the prompts" in str(refused(source))
 
 
 def test_a_file_too_large_is_not_read(write, monkeypatch):

@@ -225,7 +225,7 @@ def test_what_cannot_be_trained_is_refused_in_two_lines(folder, tmp_path, monkey
     assert "x.gguf" in refused(folder, MedusaRecipe(), target=other)
     empty = tmp_path / "empty.txt"
     empty.write_text("\n\n")
-    assert "holds no prompts" in refused(folder, MedusaRecipe(), prompts=str(empty))
+    assert "has no prompts" in refused(folder, MedusaRecipe(), prompts=str(empty))
     assert "cannot be kept" in refused(folder, ExitRecipe(layers_kept=5))
     assert "there are no saved conversations" in refused(folder, MedusaRecipe(), prompts="conversations")
     monkeypatch.setattr(draft_training.shutil, "disk_usage", lambda _: type("Disk", (), {"free": 10})())
