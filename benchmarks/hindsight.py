@@ -11,8 +11,8 @@ from specdec_cli.decoding.types import NO_DRAFT, Drafter, LengthPolicy, Step, To
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.measure.simulate import AHEAD, FREE, MOST, Answer, Run, Tally, Text, alone, replay
+from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength
+from specdec_cli.measure.simulate import FREE, MOST, Answer, Run, Tally, Text, alone, replay
 
 MIN_P = (0.0, 0.5, 0.75, 0.9)
 Static = tuple[int, float]
@@ -60,7 +60,7 @@ def _replay_text(drafter: Drafter, text: Text, run: Run) -> None:
     at = 1
     while at < len(tokens):
         left = len(tokens) - at - 1  # besides the token that every step emits
-        budget = min(run.policy.limit(max(MOST, len(tokens)) - at - 1), left, AHEAD)
+        budget = min(run.policy.limit(max(MOST, len(tokens)) - at - 1), left)
         draft = drafter.propose(context, budget, run.policy) if budget > 0 else NO_DRAFT
         truth = zip(draft.tokens, tokens[at:], strict=False)
         accepted = next((i for i, (guess, token) in enumerate(truth) if guess != token), len(draft.tokens))
@@ -75,7 +75,7 @@ def _replay_text(drafter: Drafter, text: Text, run: Run) -> None:
 
 def known(make: Callable[[], Drafter], texts: Iterable[Text], costs: Costs) -> Tally:
     """`-k auto` with a drafter that needs no model."""
-    return replay_texts(make, KnownLength(CostModel(replace(costs, other=0.0), LONGEST)), texts, costs)
+    return replay_texts(make, KnownLength(CostModel(replace(costs, other=0.0), LONGEST_KNOWN)), texts, costs)
 
 
 def known_statics(make: Callable[[], Drafter], texts: Sequence[Text]) -> dict[Static, Tally]:

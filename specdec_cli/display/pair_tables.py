@@ -118,7 +118,7 @@ def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> Rende
         "here": [Text("" if pair.here == "no" else pair.here, style="green") for pair in pairs],
         "needs": [f"{pair.fits_gb:g} GB" if pair.fits_gb else "" for pair in pairs],
         "size": [format_bytes(pair.size) if pair.size else "" for pair in pairs],
-        "speedup": [f"{pair.speed.speedup:.2f}x" if pair.speed else "" for pair in pairs],
+        "speedup": [f"{pair.speed.speedup:.2f}x" if pair.speed and pair.speed.claimed else "" for pair in pairs],
         "models": [pair.description or " + ".join(filter(None, (pair.target, pair.draft))) for pair in pairs],
     }
     filled = {name: column for name, column in cells.items() if any(map(len, column))}
@@ -134,7 +134,8 @@ def details_table(details: PairDetails, sources: bool = False) -> RenderableType
     speed = ""
     if last := pair.speed:
         interval = f" ({last.low:.2f} to {last.high:.2f})" if last.low and last.high else ""
-        speed = f"{last.speedup:.2f}x{interval}, {last.settings}, {last.when}"
+        ratio = f"{last.speedup:.2f}x{interval}" if last.claimed else f"not clear{interval}"
+        speed = f"{ratio}, {last.settings}, {last.when}"
     return lines_table(
         {
             "name": profile.name + (" (your own)" if profile.own else ""),

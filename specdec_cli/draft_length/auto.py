@@ -64,7 +64,7 @@ class AutoLength(LengthPolicy):
             return 0
         if self._costs.load.answers != self._answers:
             self._wait = min(self._wait, _FIRST_PAUSE)
-        if self._wait <= 0 or self._budget.left < self._left_at_plan - 2:  # drafts have lost two steps since
+        if self._wait <= 0 or self._budget.left < self._left_at_plan - 1:  # drafts have lost a step since
             self._replan()
         drafts = self._may_read_on(room) if self._unread > 2 + self._forced else self._plan.drafts
         longest = min(self._longest(), room) if drafts else 0

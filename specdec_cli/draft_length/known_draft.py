@@ -52,10 +52,10 @@ class KnownLength(LengthPolicy):
         return min(self._costs.longest, room) if self._budget.left > 0 else 0
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
-        """For drafters that ask token by token: what pays if all that follows is as sure as this one."""
+        """For drafters that ask token by token, up to LONGEST: what pays if all that follows is as sure as this one."""
         sure = confidence if candidate is None else confidence * candidate.path_probability
         self._confidences = [*self._confidences[:drafted], sure]
-        more = [sure] * (self._costs.longest - drafted - 1)
+        more = [sure] * (min(self._costs.longest, LONGEST) - drafted - 1)
         if candidate is None:
             return self.choose(self._confidences + more) > drafted
         return confidence >= self._min_p and self._best(self._confidences + more) > drafted

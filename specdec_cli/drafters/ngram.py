@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from specdec_cli.decoding.types import LIKELY, NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
 from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
-from specdec_cli.drafters.cursor import KINDS, LEAST_MATCH, LONGEST_MATCH, Cursor, Resumption
+from specdec_cli.drafters.cursor import KINDS, LEAST_PASSAGE, LONGEST_MATCH, Cursor, Resumption
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.success_rates import SuccessRates
 from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
@@ -175,7 +175,7 @@ class NgramDrafter:
                 self._resumed.learn(self._kind_of(each, expected), float(text.tokens[each.place] == token))
             self._cursor.advance(token)
             text.append(token)
-            if self._cursor.lost and text.length(text.match) >= LEAST_MATCH:
+            if self._cursor.lost and text.length(text.match) >= LEAST_PASSAGE:
                 self._cursor.follow(text.first_end(text.match) + 1)
 
     def _kind(self, state: int, matched: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
 from specdec_cli.engine.tuning import TUNINGS, path_of
 from specdec_cli.json_store import FORMAT, JsonStore
 
@@ -20,6 +21,11 @@ class Speed:
     high: float | None
     settings: str
     when: str
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the interval excludes 1: else no ratio is shown."""
+        return Interval(self.speedup, self.low, self.high, LEAST_PROMPTS).excludes_one
 
 
 _SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))

@@ -89,9 +89,17 @@ def test_a_comparison_leaves_its_speedup():
     speed = row("demo")["speed"]
     assert (speed["speedup"], speed["settings"]) == (summary["mean"], "k=3") and speed["low"] is not None
     assert (speed["low"], speed["high"]) == (summary["low"], summary["high"])
-    (line,) = (line for line in shown("ls").splitlines() if line.startswith("demo "))
-    assert line.split()[4] == f"{speed['speedup']:.2f}x"
-    assert f"{speed['speedup']:.2f}x" in shown("show", "demo") and "k=3" in shown("show", "demo")
+    assert f"{speed['low']:.2f} to {speed['high']:.2f}" in shown("show", "demo") and "k=3" in shown("show", "demo")
+
+
+@pytest.mark.parametrize(("low", "high", "claimed"), [(1.4, 1.6, True), (0.9, 1.6, False), (None, None, False)])
+def test_a_ratio_is_shown_only_if_its_interval_excludes_one(tmp_path, low, high, claimed):
+    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
+    for path in (target, draft):
+        path.write_bytes(b"x")
+    own_profile("mine", f"target: {target}\ndraft: {draft}\n")
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, low, high, "k=2", "2026-01-01"))
+    assert ("1.50x" in shown("ls")) == ("1.50x" in shown("show", "mine")) == claimed
 
 
 def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
@@ -101,9 +109,9 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
     own_profile("mine", f"target: {target}\ndraft: {draft}\n")
     assert row("mine")["speed"] is None
     speeds.keep_speed(target, draft, speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
-    speeds.keep_speed(target, draft, speeds.Speed(0.25, None, None, "k=3", "2026-01-02"))
-    assert row("mine")["speed"] == {"speedup": 0.25, "low": None, "high": None, "settings": "k=3", "when": "2026-01-02"}
-    assert "0.25x, k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
+    speeds.keep_speed(target, draft, speeds.Speed(0.25, 0.2, 0.3, "k=3", "2026-01-02"))
+    assert row("mine")["speed"] == {"speedup": 0.25, "low": 0.2, "high": 0.3, "settings": "k=3", "when": "2026-01-02"}
+    assert "0.25x (0.20 to 0.30), k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
     target.write_bytes(b"another model")
     assert row("mine")["speed"] is None
     # What is damaged is none, and what cannot be kept is no error.

@@ -69,7 +69,7 @@ PROPOSALS = [
     DraftProposal("org/tiny-GGUF:Q8_0", GB, 600_000_000, 0.05, "identical"),
     DraftProposal("org/small-GGUF:Q8_0", 2 * GB, 1_700_000_000, 0.142, "compatible"),
 ]
-SPEED = Speed(1.234, None, None, "k=3", "today")
+SPEED = Speed(1.234, 1.2, 1.3, "k=3", "today")
 PAIRS = [
     PairSummary("demo", "t.gguf", "d.gguf", "A small pair.", None, 10_700_000, "yes", None, (), SPEED),
     PairSummary("mistral-small-3.1-24b", "org/t:Q4_K_M", "org/d:Q8_0", "", 24, 14700000000, "in part", None, (), None),

@@ -9,7 +9,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Candidate, Draft, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength
 from specdec_cli.drafters.ngram import NgramDrafter
 
 FLAT, STEEP = (Costs(costs.verify, FREE) for costs in (timed.FLAT, timed.STEEP))
@@ -71,6 +71,16 @@ def test_a_draft_is_cut_where_it_becomes_unsure():
     assert known(JAGGED).choose([0.99] * 4 + [0.01] * 4) == 4
     assert known(FLAT, min_p=0.5).choose([0.9, 0.4, 0.9]) == 1
     assert known(FLAT).choose([]) == 0 and known(FLAT).choose([0.99] * 99) == LONGEST
+
+
+@pytest.mark.parametrize(("tokens", "sent"), [(15, 15), (22, 16), (40, 31), (63, 63), (99, 63)])
+def test_a_long_draft_fills_tiles(tokens, sent):
+    assert KnownLength(CostModel(FLAT, LONGEST_KNOWN)).choose([0.999] * tokens) == sent
+
+
+def test_a_long_draft_stops_where_a_pass_becomes_dear():
+    tiles = Costs(Curve({1: 0.061, 16: 0.07, 32: 0.08, 33: 0.3, 64: 0.32}), FREE)
+    assert KnownLength(CostModel(tiles, LONGEST_KNOWN)).choose([0.98] * 47) == 31
 
 
 @pytest.mark.parametrize("costs", [FLAT, JAGGED, STEEP])

@@ -8,7 +8,7 @@ from fakes import FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.cursor import LEAST_MATCH, Cursor, Resumption
+from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor, Resumption
 from specdec_cli.drafters.ngram import NgramDrafter
 
 PASSAGE = list(range(100, 160))
@@ -46,9 +46,9 @@ def test_behind_a_change_the_passage_goes_on_near_by(answer, expected):
 
 
 def test_after_so_many_tokens_the_change_is_over_and_another_may_come():
-    changed = [*PASSAGE[:9], 7, *PASSAGE[10 : 10 + LEAST_MATCH]]
+    changed = [*PASSAGE[:9], 7, *PASSAGE[10 : 10 + 5]]
     assert after(changed) == []
-    assert after([*changed, 8]) == [Resumption(10 + LEAST_MATCH + 1, 0, 1)]
+    assert after([*changed, 8]) == [Resumption(10 + 5 + 1, 0, 1)]
     assert after([*PASSAGE[:9], 7, *PASSAGE[10:12], 8, *PASSAGE[13:15]]) == [Resumption(15, 2, 1)], "two in short order"
 
 
@@ -70,7 +70,7 @@ def drafted(prompt, answer, prediction=(), budget=8):
 
 
 def test_a_draft_goes_on_behind_a_change():
-    answer = [*PASSAGE[:20], 7]
+    answer = [*PASSAGE[: LEAST_PASSAGE + 4], 7]
     assert drafted([*PASSAGE, 1], answer, budget=4) == PASSAGE[21:25]
     assert drafted([*PASSAGE, 1], [*answer, 8, PASSAGE[20]], budget=4) == PASSAGE[21:25]
     assert drafted([*PASSAGE, 1], [*answer, *PASSAGE[23:25]], budget=4) == PASSAGE[25:29]
@@ -79,8 +79,8 @@ def test_a_draft_goes_on_behind_a_change():
 def test_the_place_counts_for_more_than_the_latest_occurrence():
     other = [104, 105, 106, 50, 51, 52]
     assert drafted([*PASSAGE, 1, *other], [*PASSAGE[:8]], budget=2) == PASSAGE[8:10], "the match is longer"
-    prompt = [*PASSAGE, 1, 115, 50, 115, 50]
-    assert drafted(prompt, [*PASSAGE[:14], 7, 115], budget=2) == PASSAGE[16:18]
+    prompt = [*PASSAGE, 1, 120, 50, 120, 50]
+    assert drafted(prompt, [*PASSAGE[:19], 7, 120], budget=2) == PASSAGE[21:23]
 
 
 def test_a_prediction_is_followed_from_its_beginning():

@@ -48,6 +48,20 @@ def test_openai_streams(ask):
     assert parts[-1].choices[0].finish_reason == "length" and last.usage.completion_tokens == 20
 
 
+def test_openai_predictions(ask):
+    plain = ask(temperature=0)
+    text = plain.choices[0].message.content
+    for content in (text, [{"type": "text", "text": text}]):
+        prediction = {"type": "content", "content": content}
+        answer = ask(
+            temperature=0, prediction=prediction, extra_body={"speculative": {"drafter": "ngram", "draft_tokens": 8}}
+        )
+        counts = answer.usage.completion_tokens_details
+        assert answer.choices[0].message.content == text
+        assert counts.accepted_prediction_tokens > 8 and counts.rejected_prediction_tokens >= 0
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
 def test_openai_logprobs(ask):
     content = ask(logprobs=True, top_logprobs=2).choices[0].logprobs.content
     assert len(content) == 20 and all(len(place.top_logprobs) == 2 and place.logprob <= 0 for place in content)
