@@ -155,7 +155,7 @@ def test_a_batch_is_interrupted(windows, tmp_path):
 
 def test_single_keys_are_refused(monkeypatch):
     monkeypatch.setattr(steps, "CAN_READ_KEYS", False)
-    assert_refused(call("replay", "--step", "run.jsonl"), 2, "cannot read single keys")
+    assert_refused(call("replay", "--step", "run.jsonl"), 2, "can't read single keys")
 
 
 def test_a_console_that_obeys_no_escapes_gets_plain_text(monkeypatch):

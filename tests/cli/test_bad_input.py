@@ -171,7 +171,7 @@ def test_memory_that_is_not_there(monkeypatch):
 )
 def test_out_of_memory(tmp_path, what, room):
     """For a context of 262,144 tokens; for a target of 5 GB, which are holes but for its beginning."""
-    says, flags = ("no room", "-c"), ("-c", 1 << 18)
+    says, flags = ("insufficient memory", "-c"), ("-c", 1 << 18)
     if what == "weights":
         path = tmp_path / "big.gguf"
         path.write_bytes(TARGET.read_bytes())

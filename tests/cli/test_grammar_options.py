@@ -52,7 +52,7 @@ def test_an_answer_that_is_cut_off_is_no_failure():
         (("--grammar", "no/such/file"), "No such file"),
         (("--grammar", "."), "directory"),
         (("--regex", "(["), "unclosed"),
-        (("--regex", "a", "--json-schema", "{}"), "one thing"),
+        (("--regex", "a", "--json-schema", "{}"), "only one constraint"),
     ],
 )
 def test_what_cannot_be_used_is_told_before_a_model_is_looked_for(options, says):

@@ -243,7 +243,7 @@ def test_addresses_are_refused_that_are_none_or_not_private():
 def test_next_token_layers_of_the_target_do_not_go_there(two, tmp_path):
     model = tiny.write(tmp_path / "model.gguf", "qwen35-mtp")
     done = succeeded("run", "x", "--raw", "-m", model, "--drafter", "mtp", "--rpc", two[0].address, "-n", "4")
-    assert "not used: next-token layers" in done.stderr
+    assert "not used: with --rpc, the next-token layers" in done.stderr
 
 
 @pytest.mark.parametrize("command", [("run", PROMPT, "--rpc", "127.0.0.1:5"), ("rpc-server", "--port", "5")])

@@ -287,7 +287,7 @@ def test_prompts_too_long_for_the_context_and_settings_that_do_not_draft(tmp_pat
 
 def test_too_little_to_go_on(tmp_path, timed):
     (tmp_path / "one.txt").write_text("class Stack:\\n    def __init__(self):\n")
-    assert_refused(tune("--prompts", tmp_path / "one.txt", "--seconds", 1, "-c", 256), 1, "too little", "--prompts")
+    assert_refused(tune("--prompts", tmp_path / "one.txt", "--seconds", 1, "-c", 256), 1, "too few tokens", "--prompts")
     assert not tuning.path_of(TARGET, DRAFT).exists()
 
 
