@@ -56,7 +56,7 @@ def test_it_parses(page, words):
 RUNS = [
     words
     for _, words in FOUND
-    if words[0] == "run" and "big.gguf" in words and not {"-f", "self", "--rpc"} & set(words)
+    if words[0] == "run" and "big.gguf" in words and not {"-f", "--prediction", "self", "--rpc"} & set(words)
 ]
 
 
