@@ -14,7 +14,7 @@ from specdec_cli.cli.error_reporting import ErrorReporting
 COMMANDS = {
     "demo": "See the speedup on a small pair that comes with specdec.",
     "run": "Answer one prompt.",
-    "edit": "Change a file as an instruction says.",
+    "edit": "Change a file by instruction.",
     "chat": "Chat with a model.",
     "serve": "Start a server with OpenAI's API and a chat page.",
     "batch": "Answer a file of requests, several at a time.",

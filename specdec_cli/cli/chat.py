@@ -63,7 +63,7 @@ def chat(
             models.weights.read_corpus(interrupt, say)
         conversation = Conversation(models, drops=ctx_policy == "drop")
         conversation.system = system
-        conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction))
+        conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction, settings))
         session = ChatSession(conversation, interrupt)
         if resume:
             session.do_load(resume)

@@ -1,4 +1,4 @@
-"""`specdec edit`: a file changed as an instruction says. The file is the prediction of the answer."""
+"""`specdec edit`: changes a file by instruction. The file is the prediction of the answer."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.cli.output import print_parts, show_answer, write_file
+from specdec_cli.cli.output import print_parts, require_place, show_answer, write_file
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import can_paint, status_line
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from specdec_cli.display.terminal import can_paint, raw, status_line
 
 _MOST_BYTES = 1 << 22
 _SPARE = 256
 """Tokens that an answer may have beyond half as many again as the text."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^(`{3,})[^`\n]*$", re.MULTILINE)
-_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
+_ALIKE = 0.5
+"""The share of words that an answer without a code block must have in common with the text."""
+_STYLES = {"@": "cyan", "+": "green", "-": "red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The lines of a file that are to be changed, and what is before and behind them. crlf: all of its lines end in
-    CR LF; here they end in LF.
+    """The lines of a file to change, and the text before and after them. crlf: all lines of the file end in CR LF; here
+    they end in LF.
     """
 
     path: Path
@@ -45,7 +44,7 @@ class Passage:
 
     @classmethod
     def read(cls, path: Path, lines: str | None) -> Passage:
-        """lines: FIRST:LAST, counted from 1; None: all. Raises UsageError on what is no text, and on no such lines."""
+        """lines: FIRST:LAST, counted from 1; None: all. Raises UsageError if it isn't text or has no such lines."""
         if not path.is_file():
             raise UsageError(f"{path} is not a file", "Name a text file.")
         try:
@@ -69,21 +68,37 @@ class Passage:
             raise UsageError(f"there is nothing to change in {path}", "Name a file, or lines, with text.")
         return cls(path, data, mark + before, chosen, behind, crlf)
 
+    @property
+    def fence(self) -> str:
+        """Marks the beginning and the end of the text in a prompt; longer than any fence in the text."""
+        return "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(self.text))])
+
     def prompt(self, instruction: str) -> str:
         """What the model is asked."""
         part = bool(self.before or self.behind)
         what, whole = ("these lines of", "all of these lines") if part else ("the file", "the whole file")
-        fence = "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(self.text))])
         body = self.text if self.text.endswith("\n") else f"{self.text}\n"
         return (
             f"Change {what} {self.path.name} as follows: {instruction}\n\nKeep everything else exactly as it is. "
-            f"Reply with {whole}, changed, in one code block, and nothing else.\n\n{fence}\n{body}{fence}"
+            f"Reply with {whole}, changed, in one code block, and nothing else.\n\n{self.fence}\n{body}{self.fence}"
         )
 
     def changed(self, answer: str) -> str:
-        """The whole file with the answer's code block, or all of it, in place of the text."""
-        fences = list(_FENCE.finditer(answer))
-        text = answer[fences[0].end() + 1 : fences[-1].start()] if len(fences) > 1 else answer
+        """The whole file with the answer's first code block in place of the text; or with all of the answer, if it has
+        no code block and resembles the text. Raises SpecdecError if the answer is anything else.
+        """
+        answer = answer if "\r" in self.text else answer.replace("\r\n", "\n")
+        answer = answer.rpartition("</think>")[2].strip("\n")
+        opening = _FENCE.search(answer)
+        if opening and len(opening[1]) >= len(self.fence):
+            closing = re.compile(rf"^`{{{len(opening[1])},}}[ \t]*$", re.MULTILINE).search(answer, opening.end())
+            text = answer[opening.end() + 1 : closing.start()] if closing else ""
+        else:
+            alike = difflib.SequenceMatcher(None, self.text.split(), answer.split(), autojunk=False).quick_ratio()
+            text = answer if alike >= _ALIKE and not answer.startswith("```") else ""
+        if not text.strip():
+            what = "the answer doesn't contain the changed text: nothing was written"
+            raise SpecdecError(what, "Word the instruction differently, or use a larger model.")
         ending = self.text[len(self.text.rstrip("\n")) :]
         new = self.before + text.rstrip("\n") + ending + self.behind
         return new.replace("\n", "\r\n") if self.crlf else new
@@ -99,9 +114,9 @@ class Passage:
 
 
 def _range(lines: str | None, count: int) -> tuple[int, int]:
-    """The first and the last line."""
+    """The first and the last line of a range. Raises UsageError."""
     first, colon, last = (lines or ":").partition(":")
-    if not colon or not all(part.isdecimal() or not part for part in (first, last)):
+    if not colon or not all(re.fullmatch("[0-9]{0,9}", part) for part in (first, last)):
         raise UsageError(f"the range of lines cannot be {lines!r}", "Give FIRST:LAST, as in --range 10:20.")
     start, end = int(first or 1), int(last or count)
     if not 1 <= start <= min(end, count):
@@ -118,16 +133,22 @@ def edit(
     write: Annotated[bool, typer.Option("--write", help="Write the file without asking.")] = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Change a file as an instruction says.
+    """Change a file by instruction.
 
-    The model writes the file again, fast where it stays as it is. The diff goes to stdout. specdec asks before it
-    writes; in a pipe it writes only with --write.
+    The model rewrites the file, quickly where nothing changes. The answer may be half as long again as the text (-n
+    sets another limit). The diff goes to stdout.
+
+    On a terminal, specdec asks before it writes. In a pipe, it writes only with --write.
     """
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.gguf.chat_template import template_of
     from specdec_cli.pairs.config_layers import require_used, resolve
 
     passage = Passage.read(file, lines)
+    if not instruction.strip():
+        raise UsageError("the instruction is empty", 'Say what to change: specdec edit app.py "Add type hints."')
+    if write or _can_ask():
+        require_place(file)
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])
     pair = check_pair(settings)
@@ -153,8 +174,9 @@ def edit(
             )
         speculative = SpeculativeConfig(prediction=passage.text if settings.chain.reads_texts else None)
         answer = session.start(prompt, SamplingParams(max_tokens=most), speculative)
+        answer.result.unmeasured = ""
         error = show_answer(session, answer, as_json=not can_paint(sys.stdout), styles=EDIT_STYLES)
-        print_run_report(session, answer, verbose, {})
+        print_run_report(session, answer, verbose, {}, legend_too=False)
         if error:
             raise error
     if interrupt.exit_code:
@@ -165,20 +187,31 @@ def edit(
     if new == old:
         print("Nothing changed.", file=sys.stderr)
         return
-    print_parts(*diff(old, new, file.name))
-    if write or _agrees(file):
+    name = file.name if file.is_absolute() or ".." in file.parts else file.as_posix()
+    show_diff(diff(old, new, name))
+    if write or (_can_ask() and typer.confirm(f"Write {file}?", default=False, err=True)):
         passage.require_same()
         write_file(file, new)
 
 
-def _agrees(file: Path) -> bool:
-    """Whether the user wants the file written; where nobody can be asked, no."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and typer.confirm(f"Write {file}?", default=False, err=True)
+def _can_ask() -> bool:
+    """Whether a user is at the terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def diff(old: str, new: str, name: str) -> list[Text]:
-    """A unified diff, line by line, in colours."""
+def diff(old: str, new: str, name: str) -> list[str]:
+    """A unified diff, in lines with their ends."""
+    lines = difflib.unified_diff(_LINE.findall(old), _LINE.findall(new), f"a/{name}", f"b/{name}")
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+
+
+def show_diff(lines: list[str]) -> None:
+    """In colours on a terminal; elsewhere as it is, for `git apply` and `patch`."""
     from rich.text import Text
 
-    rows = difflib.unified_diff(old.split("\n"), new.split("\n"), f"a/{name}", f"b/{name}", lineterm="")
-    return [Text(row, next((style for sign, style in _STYLES.items() if row.startswith(sign)), "dim")) for row in rows]
+    if not sys.stdout.isatty():
+        raw(sys.stdout).writelines(lines)
+        return
+    for number, line in enumerate(lines):
+        style = "bold" if number < 2 else _STYLES.get(line[0], "dim")
+        print_parts(Text(line.rstrip("\r\n"), style))

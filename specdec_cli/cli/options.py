@@ -53,7 +53,7 @@ System = Annotated[str | None, typer.Option(help="System message.")]
 Prediction = Annotated[
     str | None,
     typer.Option(
-        help="What the answer mostly repeats, such as the file to be changed.",
+        help="Text that the answer mostly repeats, such as a file to change.",
         metavar="FILE|TEXT",
         rich_help_panel="Speculation",
     ),

@@ -13,6 +13,7 @@ from specdec_cli.decoding.errors import UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
+    from specdec_cli.engine.config import Settings
 
 _MOST_BYTES = 1 << 26
 """The longest prompt: a device such as /dev/zero never ends."""
@@ -47,10 +48,12 @@ def read_file(file: Path, what: str = "prompt file") -> str:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}", to_do) from None
 
 
-def asked_prediction(given: str | None) -> str | None:
-    """A prediction of the answer: what holds white space is the text itself, anything else the path of a file. Raises
-    UsageError if that cannot be read.
+def asked_prediction(given: str | None, settings: Settings) -> str | None:
+    """A prediction of the answer: the text itself if it contains white space, otherwise the path of a file. Raises
+    UsageError if the file can't be read, or if nothing drafts from a prediction.
     """
+    if given and settings.drafter != "none" and not settings.chain.reads_texts:
+        raise UsageError(f"{settings.drafter} can't draft from a prediction", "Use a drafter with ngram.")
     if given is None or any(map(str.isspace, given)):
         return given
     return read_file(Path(given), "prediction")

@@ -127,9 +127,9 @@ def run(
 
 def _predicted(settings: Settings, prediction: str | None, prompt: str | None, file: Path | None) -> str | None:
     """What the answer may repeat: a prediction, or the file that the prompt is about."""
-    if prediction is None and prompt and file and str(file) != "-" and settings.chain.reads_texts:
+    if prediction is None and prompt and file and file.is_file() and settings.chain.reads_texts:
         return read_file(file)
-    return asked_prediction(prediction)
+    return asked_prediction(prediction, settings)
 
 
 def _begin_trials(given: opt.Given) -> None:
@@ -171,15 +171,17 @@ def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Spe
             raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
-def print_run_report(session: Session, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
-    """The report on stderr, with a legend if the answer was coloured. unasked: settings to leave out, as None."""
+def print_run_report(
+    session: Session, answer: Generation, verbose: bool, unasked: dict[str, None], legend_too: bool = True
+) -> None:
+    """The report on stderr. unasked: settings to leave out, as None. legend_too: explain the colours, if any."""
     from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.engine.contexts import memory_of
     from specdec_cli.measure.recorded_settings import RecordedSettings
 
     result, pair, models = answer.result, session.pair, session.models
-    if can_paint(sys.stdout) and result.metrics.drafted:
+    if legend_too and can_paint(sys.stdout) and result.metrics.drafted:
         print_parts(legend(), stderr=True)
     paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
     files = {role: path and str(path) for role, path in paths.items()}

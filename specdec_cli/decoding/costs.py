@@ -9,6 +9,9 @@ from dataclasses import dataclass
 SETTLED = 3
 """Passes of one size in a row until their cost settles. llama.cpp plans again for the first pass of a new size; on a
 GPU, it records a CUDA graph in the second and replays it from the third on."""
+BUSY_RATIO = 3.0
+"""A pass over two tokens rarely costs more than this many passes over one, unless other programs disturbed the
+measurement."""
 
 
 class Curve:

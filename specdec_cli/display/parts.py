@@ -22,8 +22,9 @@ STYLES: dict[Origin, Style] = {
 struck out.
 """
 
-EDIT_STYLES = {**STYLES, "accepted": Style(dim=True)}
-"""Of a text that is changed: what stays as it was is dim."""
+_DIM = Style(dim=True)
+EDIT_STYLES = {**STYLES, "accepted": _DIM, "bonus": _DIM, "plain": _DIM}
+"""Of a text that is being changed: only the places where the target departs from the draft stand out."""
 REJECTED = Style(color="red", strike=True)
 LABEL = Style(dim=True)
 

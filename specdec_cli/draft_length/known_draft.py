@@ -14,13 +14,14 @@ from specdec_cli.draft_length.loss_budget import START, LossBudget
 _KNOWN_START = 1.25
 """Steps that may be lost at first, fewer than where a draft model must be tried out: with 4, the worst text for `ngram`
 is at 0.960 of the target alone, with 2 at 0.977, with 1.5 at 0.981; with 1, the mean is at 0.998."""
-
-
 LONGEST_KNOWN = 63
 """The longest draft that `auto` considers where drafts cost nothing: kernels work in tiles of up to 64 rows."""
 _WIDE = (23, 31, 47, LONGEST_KNOWN)
 """Its lengths beyond LONGEST: with the pending token they fill tiles. On AMX a pass over 33 tokens costs 1.8 times one
 over 32."""
+_CHEAP = 0.12
+"""The cost of each further row, in passes over one, up to which drafts may be longer than LONGEST. Without this bound,
+edits run at 0.977 in the simulator: drafts are less sure so far ahead than they seem."""
 
 
 class KnownLength(LengthPolicy):
@@ -49,7 +50,13 @@ class KnownLength(LengthPolicy):
         if self._costs.load.probing:
             self.why = LengthReason.BASELINE
             return 0
-        return min(self._costs.longest, room) if self._budget.left > 0 else 0
+        return min(self._longest(), room) if self._budget.left > 0 else 0
+
+    def _longest(self) -> int:
+        """The longest draft that may pay with these costs."""
+        costs, wide = self._costs, _WIDE[1]
+        further = (costs.verify(wide + 1) - costs.verify(LONGEST + 1)) / (wide - LONGEST)
+        return costs.longest if further < _CHEAP * costs.verify(1) else min(costs.longest, LONGEST)
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
         """For drafters that ask token by token, up to LONGEST: what pays if all that follows is as sure as this one."""

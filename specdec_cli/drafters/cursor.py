@@ -74,10 +74,11 @@ class Cursor:
         if not self._changed:
             begins = self._place >= 0 and self._followed < LONGEST_MATCH
             return [Resumption(self._place, self._followed, 0)] if begins else []
-        found = [Resumption(self._place + 1, 0, 1)] if self._changed == 1 else []
+        replaced = self._changed == 1 and self._text[self._place] >= 0  # a passage ends before a token below 0
+        found = [Resumption(self._place + 1, 0, 1)] if replaced else []
         if self._matches:
             found.append(self._resumption(*self._nearest()))
-        return found
+        return [each for each in found if self._text[each.place] >= 0]
 
     def advance(self, token: int) -> None:
         """Take the answer's next token, which isn't part of the text yet."""

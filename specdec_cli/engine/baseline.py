@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from specdec_cli.decoding.costs import SETTLED
+from specdec_cli.decoding.costs import BUSY_RATIO, SETTLED
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics, is_plain
@@ -101,9 +101,6 @@ _UNPROFITABLE = {
     LengthReason.RESTING,
 }
 """What a length policy says where a draft would cost more than it saves."""
-BUSY_RATIO = 3.0
-"""A pass over two tokens rarely costs more than this many passes over one, unless other programs disturbed the
-measurement."""
 
 
 def why_nothing_was_drafted(steps: Sequence[Step], two_over_one: float | None, drafter: str) -> str:

@@ -39,6 +39,8 @@ class Drafting:
     def __init__(self, weights: Weights, models: Contexts, costs: PairCosts, load: SharedLoad | None = None) -> None:
         self._load = load
         self._weights, self._models, self._costs = weights, models, costs
+        self._prediction: tuple[str, Sequence[int]] = "", ()
+        """The latest prediction, and its tokens."""
         self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
         """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
 
@@ -69,11 +71,14 @@ class Drafting:
 
     def _predicted(self, settings: Settings) -> Sequence[int]:
         """The tokens of a prediction, as far as an answer of this length can come."""
-        if not settings.prediction:
+        if not settings.prediction or not settings.chain.reads_texts:
             return ()
         most = 2 * settings.max_tokens + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
-        return self._weights.target.model.tokenize(text, add_bos=False, special=False)[:most]
+        if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
+            tokens = self._weights.target.model.tokenize(text, add_bos=False, special=False)
+            self._prediction = text, tokens[:most]
+        return self._prediction[1]
 
     def forget(self) -> None:
         """Passes cost something else from now on: nothing that was learned of them is true."""
@@ -126,6 +131,7 @@ class Drafting:
             return None
         form = drafters.form(name)
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else form.longest
+        longest = min(longest, LONGEST) if settings.bitwise else longest  # which longer passes agree isn't measured
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
         calibration = self._calibration(settings)

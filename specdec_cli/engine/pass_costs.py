@@ -14,7 +14,7 @@ from typing import Any
 import platformdirs
 
 from specdec_cli.decoding.bitwise import Agreement
-from specdec_cli.decoding.costs import Curve
+from specdec_cli.decoding.costs import BUSY_RATIO, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.json_store import JsonStore, Points, record_name
 from specdec_cli.llama import host, kernels, library
@@ -22,7 +22,7 @@ from specdec_cli.llama.context import Context
 from specdec_cli.llama.pass_probes import contexts_of, measure_agreement, pass_seconds
 from specdec_cli.llama.threads import ThreadWatch
 
-_VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
+_VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17, 32)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
 _NEWS = 0.1
 """The difference, in log seconds, from which a run's time replaces a saved one."""
@@ -88,7 +88,9 @@ class PassCosts:
 
     def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, with all rows of logits."""
-        if not self._kept.verify:
+        known = self._kept.verify
+        # With costs from a busy machine nothing would be drafted, and nothing would correct them.
+        if not known or (known.get(2, 0.0) > BUSY_RATIO * known[1] and not self.measured_s):
             self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
         return Curve(self._kept.verify)
 

@@ -160,8 +160,6 @@ class Session(AbstractContextManager["Session"]):
             raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
         if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
             raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
-        if settings.prediction and settings.drafter != "none" and not chain.reads_texts:
-            raise UsageError(f"{settings.drafter} can't draft from a prediction", "Use a drafter with ngram.")
         if settings.ngram_corpus != self.settings.ngram_corpus:
             raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
         return settings

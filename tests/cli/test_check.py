@@ -41,7 +41,7 @@ def test_the_first_differing_token_is_told_whatever_else_differs(tmp_path):
     size = len("gpt-2")
     other = ggufs.with_value(with_other_words(tmp_path), tmp_path / "d.gguf", "tokenizer.ggml.pre", b"qwen2"[:size])
     text = printed(TARGET, other)
-    assert "translatable" in text and "100% of the draft's tokens are the target's, too" in text
+    assert "translatable" in text and "100% of the draft's tokens exist in the target too" in text
     assert "token 300 is '" in text and "'~" in text and "1 of 4,096 differ" in text
 
 

@@ -1,5 +1,7 @@
 """`specdec edit`: what the model is asked, what becomes of the file, and what is refused."""
 
+import subprocess
+
 import pytest
 from driver import assert_refused, call
 from hypothesis import given
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 from specdec_cli.cli import edit as command
 from specdec_cli.cli.app import app
 from specdec_cli.cli.edit import Passage, diff
+from specdec_cli.decoding.errors import SpecdecError
 
 TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
 
@@ -54,10 +57,30 @@ def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
 
 
 @pytest.mark.parametrize(
-    "answer", ["```\nnew\n```", "```python\nnew\n```\n", "Here it is:\n\n```py\nnew\n```\n\nDone.", "new", "new\n\n"]
+    "answer",
+    [
+        "```\nnew\n```",
+        "```python\nnew\n```\n",
+        "```python\r\nnew\r\n```\r\n",
+        "Here it is:\n\n```py\nnew\n```\n\nDone.",
+        "```py\nnew\n```\n\nRun it with:\n\n```sh\npython code.py\n```",
+        "<think>Perhaps ```py\nold\n```</think>\n\n```py\nnew\n```",
+    ],
 )
-def test_the_code_block_is_taken_or_else_the_whole_answer(file, answer):
+def test_the_first_code_block_is_taken(file, answer):
     assert Passage.read(file, None).changed(answer) == "new\n"
+
+
+def test_an_answer_without_a_block_is_taken_if_it_resembles_the_text(file):
+    assert Passage.read(file, None).changed(f"{TEXT.replace('add', 'plus')}\n\n") == TEXT.replace("add", "plus")
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "Sorry, I can't.", "```python\n", "```\n```", "```\n\n```", f"```python\n{TEXT}"]
+)
+def test_any_other_answer_is_refused(file, answer):
+    with pytest.raises(SpecdecError, match="nothing was written"):
+        Passage.read(file, None).changed(answer)
 
 
 def test_a_text_with_fences_gets_longer_ones(tmp_path):
@@ -65,7 +88,8 @@ def test_a_text_with_fences_gets_longer_ones(tmp_path):
     path.write_text("# Use\n\n```sh\nmake\n```\n")
     passage = Passage.read(path, None)
     assert "\n````\n# Use" in passage.prompt("x")
-    assert passage.changed("````\n# Usage\n\n```sh\nmake\n```\n````") == "# Usage\n\n```sh\nmake\n```\n"
+    changed = "# Usage\n\n```sh\nmake\n```\n"
+    assert passage.changed(f"````\n{changed}````") == passage.changed(changed) == changed
 
 
 @pytest.mark.parametrize(
@@ -92,9 +116,22 @@ def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines
         assert passage.changed(f"{fence}\n{passage.text}\n{fence}").encode() == path.read_bytes()
 
 
-def test_a_diff_marks_what_changed():
-    rows = [row.plain for row in diff("a\nb\n", "a\nc\n", "f")]
-    assert rows == ["--- a/f", "+++ b/f", "@@ -1,3 +1,3 @@", " a", "-b", "+c", " "]
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a\nb\n", "a\nc\n"),
+        ("a\nb", "a\nb\n"),
+        ("a\nb\n", "a\nb"),
+        ("a\r\nb\r\n", "a\r\nc\r\n"),
+        ("\tx" + "y" * 200 + "\n", "\tx\n-- y\n"),
+    ],
+)
+def test_a_diff_is_a_patch(tmp_path, old, new):
+    path = tmp_path / "f"
+    path.write_bytes(old.encode())
+    patch = "".join(diff(old, new, "f")).encode()
+    subprocess.run(["git", "apply", "--unsafe-paths", "-"], input=patch, cwd=tmp_path, check=True)
+    assert path.read_bytes() == new.encode()
 
 
 # The file
@@ -137,6 +174,7 @@ def test_an_answer_that_was_cut_off_is_not_written(file, chatting):
         (b" \n", [], "there is nothing to change"),
         (b"a\n", ["--range", "2:3"], "there are no lines 2:3"),
         (b"a\n", ["--range", "x"], "cannot be 'x'"),
+        (b"a\n", ["--range", "9" * 5000], "cannot be '999"),
         (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
         (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
     ],

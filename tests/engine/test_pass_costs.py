@@ -49,6 +49,19 @@ def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monke
     last.keep()
 
 
+def test_costs_of_a_busy_machine_are_measured_again(opened, monkeypatch):
+    with monkeypatch.context() as busy:
+        busy.setattr(costing, "pass_seconds", lambda *_, **__: {1: 0.02, 2: 0.265, 4: 0.5})
+        first = opened()
+        first.verify([1])
+        first.keep()
+    again = opened()
+    assert again.verify([1]).points == PASSES
+    again.keep()
+    last = opened()
+    assert last.verify([1]).points == PASSES and len(last.timed) == 1
+
+
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
     found = opened()
     found.verify([1])

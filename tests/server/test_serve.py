@@ -148,13 +148,6 @@ def test_stop_strings_and_several_prompts(server):
             "image_url",
             "prediction",
         ),
-        (
-            CHAT,
-            {"messages": ASKED, "prediction": {"type": "content", "content": "x"}, "speculative": {"drafter": "model"}},
-            400,
-            "prediction",
-            None,
-        ),
         (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, 400, "response_format", None),
         (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, 400, "strnig", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, 400, "regular expression", None),
