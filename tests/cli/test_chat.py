@@ -166,8 +166,13 @@ def test_at_a_terminal(models):
         terminal.press(b" on\r")
         terminal.read(until="drafts are on")
         enter(terminal, b"/edit", "> one")
-        terminal.press(b"\x7f\x7f\x7ftwo\x1b\rthree\r")
-        assert "two" in terminal.read(until="three")
+        terminal.press(b"\x7f\x7f\x7ftwo")
+        terminal.read(until="two")
+        terminal.press(
+            b"\x1b\r"
+        )  # by itself: a busy terminal may split what is typed at once, and Escape is a key, too
+        terminal.press(b"three\r")
+        terminal.read(until="three")
         prompted(terminal)
         assert terminal.text.count("tokens kept") == 2
         terminal.press(b"half\x03")
