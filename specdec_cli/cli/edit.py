@@ -17,7 +17,7 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.output import print_parts, require_place, show_answer, write_file
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import can_paint, raw, status_line
+from specdec_cli.display.terminal import can_paint, status_line, write_lines
 
 _MOST_BYTES = 1 << 22
 _SPARE = 256
@@ -172,7 +172,8 @@ def edit(
                 f"the edit needs {read + tokens:,} tokens, the context holds {n_ctx:,}",
                 "Change fewer lines: --range A:B.",
             )
-        speculative = SpeculativeConfig(prediction=passage.text if settings.chain.reads_texts else None)
+        expected = f"{passage.fence}\n{passage.text.rstrip()}\n{passage.fence}"
+        speculative = SpeculativeConfig(prediction=expected if settings.chain.reads_texts else None)
         answer = session.start(prompt, SamplingParams(max_tokens=most), speculative)
         answer.result.unmeasured = ""
         error = show_answer(session, answer, as_json=not can_paint(sys.stdout), styles=EDIT_STYLES)
@@ -210,7 +211,7 @@ def show_diff(lines: list[str]) -> None:
     from rich.text import Text
 
     if not sys.stdout.isatty():
-        raw(sys.stdout).writelines(lines)
+        write_lines(lines)
         return
     for number, line in enumerate(lines):
         style = "bold" if number < 2 else _STYLES.get(line[0], "dim")

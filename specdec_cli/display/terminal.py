@@ -68,6 +68,11 @@ def raw(stream: TextIO) -> TextIO:
     return cast(TextIO, getattr(stream, "rich_proxied_file", stream))
 
 
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to stdout: as they are to a file or a pipe, made safe for a terminal."""
+    (sys.stdout if sys.stdout.isatty() else raw(sys.stdout)).writelines(lines)
+
+
 def can_paint(out: TextIO) -> bool:
     """Whether a stream is a terminal that can do more than print; FORCE_COLOR makes no terminal of a file."""
     if not out.isatty() or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):

@@ -39,12 +39,19 @@ def fixed_length(tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bo
 
 
 def adaptive_length(
-    form: DraftForm, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True
+    form: DraftForm,
+    costs: CostModel,
+    calibration: Calibration,
+    min_p: float = 0.0,
+    greedy: bool = True,
+    hopeful: bool = False,
 ) -> LengthPolicy:
-    """The length that pays, for one drafter. calibration: what a draft model's confidence is worth; it learns."""
+    """The length that pays, for one drafter. calibration: what a draft model's confidence is worth; it learns. hopeful:
+    the user expects known drafts to be right.
+    """
     if form is DraftForm.GROWN:
         return AutoLength(costs, calibration, min_p, greedy)
-    return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p)
+    return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p, hopeful)
 
 
 def chain_length(policies: Mapping[str, LengthPolicy]) -> LengthPolicy:

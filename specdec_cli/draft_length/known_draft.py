@@ -37,9 +37,10 @@ class KnownLength(LengthPolicy):
 
     start = _KNOWN_START
 
-    def __init__(self, costs: CostModel, min_p: float = 0.0) -> None:
+    def __init__(self, costs: CostModel, min_p: float = 0.0, hopeful: bool = False) -> None:
+        """hopeful: the user expects drafts to be right, so as much may be lost at first as with a draft model."""
         self._costs, self._min_p = costs, min_p
-        self._budget = LossBudget(self.start)
+        self._budget = LossBudget(START if hopeful else self.start)
         self._confidences: list[float] = []
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:

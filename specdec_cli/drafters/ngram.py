@@ -30,9 +30,9 @@ real models' answers, for at the start of an answer a draft in vain costs more t
 says more than length.
 """
 _RESUMED = (
-    (0.6, 0.3, 0.0, 0.6, 0.6, 0.25, 0.85, 0.75, 0.4, 0.85, 0.8, 0.6),
-    (0.8, 0.6, 0.0, 0.9, 0.8, 0.45, 0.9, 0.82, 0.7, 0.9, 0.85, 0.8),
-    (0.4, 0.3, 0.0, 0.6, 0.75, 0.2, 0.5, 0.75, 0.25, 0.7, 0.75, 0.4),
+    (0.3, 0.3, 0.0, 0.6, 0.6, 0.25, 0.85, 0.75, 0.4, 0.85, 0.8, 0.6),
+    (0.6, 0.6, 0.0, 0.9, 0.8, 0.45, 0.9, 0.82, 0.7, 0.9, 0.85, 0.8),
+    (0.2, 0.3, 0.0, 0.6, 0.75, 0.2, 0.5, 0.75, 0.25, 0.7, 0.75, 0.4),
 )
 """How often a passage goes on where the cursor takes it to, by `Resumption.kind`, before anything is known: where there
 is no match, where the longest match says the same, and where it differs. Measured on edits by Qwen2.5-Coder 1.5B."""

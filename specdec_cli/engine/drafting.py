@@ -119,7 +119,8 @@ class Drafting:
 
     def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
-        key = (name, shape, settings.sampling_key, settings.accept, settings.bitwise)
+        predicted = bool(settings.prediction)
+        key = (name, shape, settings.sampling_key, settings.accept, settings.bitwise, predicted)
         if known := self._known(key):
             return known
         try:
@@ -137,7 +138,9 @@ class Drafting:
         calibration = self._calibration(settings)
         if self._load:
             calibration = self._load.calibrations.setdefault(key, calibration)
-        policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temperature == 0)
+        policy = adaptive_length(
+            form, costs, calibration, settings.draft_min_p, greedy=settings.temperature == 0, hopeful=predicted
+        )
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 
     def _calibration(self, settings: Settings) -> Calibration:
