@@ -44,7 +44,8 @@ def test_there_are_commands():
 )
 def test_it_parses(page, words):
     """The command and its options exist, and take such values. What is left out, as in `specdec rm`, is no mistake."""
-    context, (name, *rest) = typer.Context(GROUP), words
+    context = typer.Context(GROUP, **GROUP.context_settings)  # a command keeps its names of --help
+    name, *rest = words
     command = load(name) if name in COMMANDS else None
     while command is not None and hasattr(command, "commands") and rest:
         command, rest = command.commands.get(rest[0]), rest[1:]
