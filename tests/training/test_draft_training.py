@@ -220,7 +220,7 @@ def test_what_cannot_be_trained_is_refused_in_two_lines(folder, tmp_path, monkey
     flat = tiny.write(folder / "olmo2.gguf", "olmo2-window")
     assert "hidden rows that eagle3 reads" in refused(folder, Eagle3Recipe(), target=str(flat))
     few = tiny.write(folder / "few.gguf", "llama")
-    assert "reads three layers" in refused(folder, Eagle3Recipe(), target=str(few))
+    assert "needs a target of at least 4 layers" in refused(folder, Eagle3Recipe(), target=str(few))
     other = str(folder.parent.parent / "x.gguf")
     assert "x.gguf" in refused(folder, MedusaRecipe(), target=other)
     empty = tmp_path / "empty.txt"
@@ -261,5 +261,5 @@ def test_the_command_shows_a_page(folder, tmp_path):
         app, command(folder, out, "--what-if", "rtx-4090", "--against", str(folder / "draft.gguf"))
     )
     assert result.exit_code == 0, result.output
-    for said in ("head.gguf", "tokens/pass", "rtx-4090", "draft.gguf", "Use it:  specdec run"):
+    for said in ("head.gguf", "tokens/pass", "rtx-4090", "draft.gguf", "Use it:\nspecdec run"):
         assert said in result.output, said
