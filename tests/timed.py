@@ -19,6 +19,12 @@ STEEP = Costs(Curve({1: 0.010, 17: 0.170}), Curve({1: 0.004, 512: 0.4}))
 """A small CPU: checking a token costs what writing one does."""
 
 
+def scaled(costs: Costs, one: float) -> Costs:
+    """The same machine, with a single token taking `one` second."""
+    factor = one / costs.verify(1)
+    return Costs(*(Curve({n: s * factor for n, s in curve.points.items()}) for curve in (costs.verify, costs.draft)))
+
+
 def auto(costs: Costs = FLAT, greedy: bool = True) -> AutoLength:
     return AutoLength(CostModel(costs, LONGEST), Calibration.prior(greedy))
 

@@ -11,7 +11,8 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength, WholeDraftLength
+from specdec_cli.draft_length.known_draft import KNOWN_START, LONGEST_KNOWN, KnownLength, WholeDraftLength
+from specdec_cli.draft_length.loss_budget import START, LossBudget
 
 __all__ = ["LONGEST", "DraftForm", "SharedLoad", "adaptive_length", "chain_length", "fixed_length"]
 
@@ -32,6 +33,12 @@ class DraftForm(Enum):
         """The longest draft that adapts; of WHOLE ones their size decides."""
         return LONGEST_KNOWN if self is DraftForm.KNOWN else LONGEST
 
+    def budget(self, hopeful: bool = False) -> LossBudget:
+        """What drafts may lose at first. hopeful: the user expects known drafts to be right, so as much may be lost as
+        with a draft model.
+        """
+        return LossBudget(KNOWN_START if self is DraftForm.KNOWN and not hopeful else START)
+
 
 def fixed_length(tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> LengthPolicy:
     """Always the same length. Raises UsageError if that is none."""
@@ -42,16 +49,16 @@ def adaptive_length(
     form: DraftForm,
     costs: CostModel,
     calibration: Calibration,
+    budget: LossBudget,
     min_p: float = 0.0,
     greedy: bool = True,
-    hopeful: bool = False,
 ) -> LengthPolicy:
-    """The length that pays, for one drafter. calibration: what a draft model's confidence is worth; it learns. hopeful:
-    the user expects known drafts to be right.
+    """The length that pays, for one drafter. calibration: what a draft model's confidence is worth. budget: what drafts
+    may lose. Both follow what happens.
     """
     if form is DraftForm.GROWN:
-        return AutoLength(costs, calibration, min_p, greedy)
-    return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p, hopeful)
+        return AutoLength(costs, calibration, min_p, greedy, budget)
+    return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p, budget)
 
 
 def chain_length(policies: Mapping[str, LengthPolicy]) -> LengthPolicy:

@@ -33,10 +33,17 @@ class AutoLength(LengthPolicy):
     state does not grow.
     """
 
-    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True) -> None:
+    def __init__(
+        self,
+        costs: CostModel,
+        calibration: Calibration,
+        min_p: float = 0.0,
+        greedy: bool = True,
+        budget: LossBudget | None = None,
+    ) -> None:
         self._costs, self._calibration, self._min_p = costs, calibration, min_p
         self._siblings = SiblingCalibration(calibration, greedy)
-        self._budget = LossBudget()
+        self._budget = budget or LossBudget()
         self._unread, self._apart, self._forced = 1, 0, 0
         """Tokens that the draft model has not read, the pending one included; how many of them it reads before the
         clock of the first draft starts: the prompt; how many came last of themselves, with no pass to draft for."""

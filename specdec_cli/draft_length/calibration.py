@@ -24,6 +24,9 @@ _PULL = 12.0
 _DRIFT = 0.003
 """By how much the curve's offset may wander from token to token, the variance of a random walk: with half as much,
 0.998 over whole recordings; with twice as much, the same."""
+_UNKNOWN, _AGEING = 0.6, 0.05
+"""The variance of the offset before anything is known, and what is added from one start to the next. With 0.2, answers
+like the last ones run at 0.997, and others at the same speed."""
 _PRIORS = {True: ((1.0, 1.0), (0.5, 0.8)), False: ((0.6, 0.55), (-0.8, 0.6))}
 """Offset and slope before anything is known, greedy or not, of first choices and of others. A greedy draft is mostly
 better than it believes (the bundled one by more than 1.5); the overlap of two sampled distributions depends less on how
@@ -48,7 +51,7 @@ class Calibration:
 
     offset: float
     slope: float
-    variance: float = 0.6
+    variance: float = _UNKNOWN
     counts: list[float] = field(default_factory=lambda: [0.0] * BINS)
     accepted: list[float] = field(default_factory=lambda: [0.0] * BINS)
     seen: list[float] = field(default_factory=lambda: [1.0 / BINS] * BINS)
@@ -87,6 +90,12 @@ class Calibration:
     def rates(self, hope: float = 0.0) -> list[float]:
         """The same for every bin."""
         return [self.rate(at, hope) for at in range(BINS)]
+
+    def aged(self) -> Calibration:
+        """A copy that counts half as much, and that new outcomes move more easily."""
+        counts, accepted = ([count / 2 for count in counts] for counts in (self.counts, self.accepted))
+        variance = self.variance + _AGEING
+        return Calibration(self.offset, self.slope, variance, counts, accepted, list(self.seen), self.looks // 2)
 
     def __post_init__(self) -> None:
         """Raises ValueError on what cannot have been learned, as a damaged file may hold it."""

@@ -9,9 +9,9 @@ from operator import mul
 from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import NOISE, CostModel
-from specdec_cli.draft_length.loss_budget import START, LossBudget
+from specdec_cli.draft_length.loss_budget import LossBudget
 
-_KNOWN_START = 1.25
+KNOWN_START = 1.25
 """Steps that may be lost at first, fewer than where a draft model must be tried out: with 4, the worst text for `ngram`
 is at 0.960 of the target alone, with 2 at 0.977, with 1.5 at 0.981; with 1, the mean is at 0.998."""
 LONGEST_KNOWN = 63
@@ -35,12 +35,9 @@ class KnownLength(LengthPolicy):
     and what the search for them costs, is taken from a loss budget; where that is used up, drafting rests.
     """
 
-    start = _KNOWN_START
-
-    def __init__(self, costs: CostModel, min_p: float = 0.0, hopeful: bool = False) -> None:
-        """hopeful: the user expects drafts to be right, so as much may be lost at first as with a draft model."""
+    def __init__(self, costs: CostModel, min_p: float = 0.0, budget: LossBudget | None = None) -> None:
         self._costs, self._min_p = costs, min_p
-        self._budget = LossBudget(START if hopeful else self.start)
+        self._budget = budget or LossBudget(KNOWN_START)
         self._confidences: list[float] = []
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
@@ -111,9 +108,10 @@ class WholeDraftLength(KnownLength):
     It drafts until its loss budget is used up, then rests. A pass that alone could lose more is not tried.
     """
 
-    start = START
-    _needs = 0.0
-    """What must be left for the draft that was refused."""
+    def __init__(self, costs: CostModel, min_p: float = 0.0, budget: LossBudget | None = None) -> None:
+        super().__init__(costs, min_p, budget or LossBudget())
+        self._needs = 0.0
+        """What must be left for the draft that was refused."""
 
     def limit(self, room: int) -> int:
         """The draft is a tree, of which a path may be as long as the room: its size does not depend on that."""

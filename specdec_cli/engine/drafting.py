@@ -21,6 +21,7 @@ from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.contexts import Contexts, PairCosts
+from specdec_cli.engine.learned import Learning
 from specdec_cli.engine.weights import Weights
 
 _MOST_POLICIES = 64
@@ -37,6 +38,7 @@ class Drafting:
     """
 
     def __init__(self, weights: Weights, models: Contexts, costs: PairCosts, load: SharedLoad | None = None) -> None:
+        self.learning = Learning(weights)
         self._load = load
         self._weights, self._models, self._costs = weights, models, costs
         self._prediction: tuple[str, Sequence[int]] = "", ()
@@ -135,12 +137,13 @@ class Drafting:
         longest = min(longest, LONGEST) if settings.bitwise else longest  # which longer passes agree isn't measured
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
-        calibration = self._calibration(settings)
+        calibration, budget = self._calibration(settings), form.budget(hopeful=predicted)
+        if form is DraftForm.GROWN:
+            sampling = tuning.kind_of(settings.temperature == 0, settings.accept)
+            calibration, budget = self.learning.begin(f"{name}, tree {settings.tree}, {sampling}", calibration, budget)
         if self._load:
             calibration = self._load.calibrations.setdefault(key, calibration)
-        policy = adaptive_length(
-            form, costs, calibration, settings.draft_min_p, greedy=settings.temperature == 0, hopeful=predicted
-        )
+        policy = adaptive_length(form, costs, calibration, budget, settings.draft_min_p, settings.temperature == 0)
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 
     def _calibration(self, settings: Settings) -> Calibration:

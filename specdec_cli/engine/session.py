@@ -240,8 +240,9 @@ class Session(AbstractContextManager["Session"]):
         self.costs.keep(self.drafting.learned_costs())
 
     def close(self) -> None:
-        """Save the measured costs and free the contexts."""
+        """Save the measured costs and what drafting has shown, and free the contexts."""
         self.keep_costs()
+        self.drafting.learning.keep()
         self.models.close()
 
 

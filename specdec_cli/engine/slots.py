@@ -93,6 +93,7 @@ class Slots(AbstractContextManager["Slots"]):
 
     def __exit__(self, *_: object) -> None:
         for session in self.sessions:
+            session.drafting.learning.keep()
             session.models.close()
         for shared in self.shared.values():
             shared.close()

@@ -8,9 +8,8 @@ from engines import open_session
 from exactness import compared
 from fakes import tokens_of
 from prompts import PROMPTS
-from timed import FLAT, STEEP
+from timed import FLAT, STEEP, scaled
 
-from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
@@ -23,12 +22,6 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
-
-
-def scaled(costs, one):
-    """The same machine, with a single token taking `one` second."""
-    factor = one / costs.verify(1)
-    return Costs(*(Curve({n: s * factor for n, s in curve.points.items()}) for curve in (costs.verify, costs.draft)))
 
 
 def open_auto(monkeypatch, costs=FLAT, **changes):

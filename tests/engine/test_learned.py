@@ -1,0 +1,89 @@
+"""What drafting has shown about a pair, kept for the next start."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from engines import open_session
+from prompts import PROMPTS
+from timed import FLAT, STEEP, scaled
+
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.loss_budget import START, LossBudget
+from specdec_cli.engine.learned import Learned
+
+
+def kept():
+    folder = Path(os.environ["XDG_CACHE_HOME"]) / "specdec" / "learned"
+    return sorted(folder.glob("*.json"))
+
+
+def answered(monkeypatch, costs, *changes, **settings):
+    """The report of an answer by a process of its own with these costs, and the session's notes."""
+    with open_session(draft_tokens="auto", **settings) as session:
+        for change in changes:
+            change(session)
+        monkeypatch.setattr(session.costs, "of_pair", lambda text: scaled(costs, 0.0003))
+        report = Metrics.of(session.events(session.tokenize(PROMPTS[0], raw=True), 0))
+        return report, list(session.notes)
+
+
+def test_a_second_start_begins_where_the_first_ended(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Learned, "begin", lambda self, begin=Learned.begin: seen.append(self) or begin(self))
+    answered(monkeypatch, FLAT)
+    assert len(kept()) == 1 and not seen
+    answered(monkeypatch, FLAT)
+    assert len(kept()) == 1 and len(seen) == 1 and seen[0].calibration.looks > 0
+    answered(monkeypatch, FLAT, drafter="ngram")
+    answered(monkeypatch, FLAT, temperature=0.8, accept="rejection")
+    assert len(seen) == 1, "n-grams keep nothing, and another kind of sampling has its own"
+    assert len(json.loads(kept()[0].read_text())["drafters"]) == 2
+
+
+def test_where_drafting_lost_less_is_tried_the_next_time():
+    lost = Learned(Calibration.prior(greedy=True), left=-0.5)
+    gained = Learned(Calibration.prior(greedy=True), left=20.0)
+    assert lost.begin()[1].left == START / 2 and gained.begin()[1].left == START
+    calibration = Calibration.prior(greedy=True)
+    for _ in range(50):
+        calibration.observe_confidence(3)
+        calibration.learn(3, 0.0)
+    aged = calibration.aged()
+    first, again, news = (each.rate(3) for each in (Calibration.prior(greedy=True), calibration, aged))
+    assert again <= news < first
+    for _ in range(25):
+        aged.learn(3, 1.0)
+        calibration.learn(3, 1.0)
+    assert aged.rate(3) > calibration.rate(3), "it can be overturned sooner"
+    assert LossBudget().left == START
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda data: {**data, "machine": "a toaster"}, ""),
+        (lambda data: {**data, "drafters": {name: {"left": 1.0} for name in data["drafters"]}}, "not used"),
+        (lambda data: {**data, "drafters": 3}, "not used"),
+    ],
+)
+def test_what_another_machine_learned_or_damage_is_not_used(monkeypatch, spoil, says):
+    answered(monkeypatch, FLAT)
+    kept()[0].write_text(json.dumps(spoil(json.loads(kept()[0].read_text()))))
+    monkeypatch.setattr(Learned, "begin", None)
+    _, notes = answered(monkeypatch, FLAT)
+    assert [note for note in notes if "learned" in note] if says else not notes
+    assert "greedy" in kept()[0].read_text(), "and kept again"
+
+
+def test_a_folder_that_cannot_be_written_does_no_harm(monkeypatch):
+    (Path(os.environ["XDG_CACHE_HOME"]) / "specdec" / "learned").write_text("")
+    assert answered(monkeypatch, FLAT)[0].drafted > 0 and not kept()
+
+
+def test_where_it_does_not_pay_a_second_start_drafts_no_more_than_the_first(monkeypatch):
+    first, _ = answered(monkeypatch, STEEP)
+    second, _ = answered(monkeypatch, STEEP)
+    assert second.drafted <= first.drafted
