@@ -48,11 +48,12 @@ def replay_texts(
     """
     tally = Tally()
     for text in texts:
-        _replay_text(make(), text, Run(policy, costs, tally, watch))
+        replay_text(make(), text, Run(policy, costs, tally, watch), lambda: costs.draft(1))
     return tally
 
 
-def _replay_text(drafter: Drafter, text: Text, run: Run) -> None:
+def replay_text(drafter: Drafter, text: Text, run: Run, draft_s: Callable[[], float]) -> None:
+    """Decode one text again. draft_s: called after each draft that was asked for, for the seconds that it took."""
     tokens = text.tokens
     context = [*text.prompt, tokens[0]]
     run.policy.begin(len(text.prompt))
@@ -67,8 +68,7 @@ def _replay_text(drafter: Drafter, text: Text, run: Run) -> None:
         new = tuple(Token(token, "", "plain") for token in tokens[at : at + accepted + 1])
         context += [token.id for token in new]
         at += len(new)
-        draft_s = run.costs.draft(1) if budget > 0 else 0.0
-        drafter.observe(run.step(draft.tokens, accepted, draft_s, 0.0, new, draft.source))
+        drafter.observe(run.step(draft.tokens, accepted, draft_s() if budget > 0 else 0.0, 0.0, new, draft.source))
         run.tally.read[1] += budget > 0
     run.tally.tokens += len(tokens) - 1
 

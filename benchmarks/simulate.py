@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chained import chained
 from common import DEMO, geometric_mean, open_demo
 from hindsight import Static, best, clairvoyant, known, known_statics, statics
 
@@ -125,6 +126,14 @@ def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterat
             yield _cell(found.name, category, tallies, costs, auto, None)
 
 
+def chained_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[str]:
+    """`-k auto` with `ngram+model`, by machine: each category's speedup over the target alone."""
+    for found in machines:
+        pairs = recordings.by_category(recording.texts).values(), recordings.by_category(recording.answers).values()
+        speeds = [chained(zip(*both, strict=True), found.costs, LOOK) for both in zip(*pairs, strict=True)]
+        yield f"| {found.name} | " + " | ".join(f"{speed * found.costs.verify(1):.2f}" for speed in speeds) + " |"
+
+
 def _cell(
     name: str,
     category: str,
@@ -174,6 +183,10 @@ def tables(folders: Iterable[Path], brief: bool) -> None:
                 show(f"{title}, model", list(cells_of(recording, machines)), brief)
             if recording.texts:
                 show(f"{title}, ngram", list(ngram_cells_of(recording, machines)), brief)
+            if recording.answers and recording.texts and recording.greedy:
+                print(f"**{title}, ngram+model**, speedup over the target alone\n")
+                print(f"| machine | {' | '.join(recordings.by_category(recording.texts))} |")
+                print("\n".join(chained_cells_of(recording, machines)), end="\n\n")
 
 
 def rules(folders: Iterable[Path]) -> None:

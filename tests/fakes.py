@@ -18,7 +18,6 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, LengthPolicy, Logits, Step, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.none import NoDrafter
 
@@ -204,8 +203,8 @@ def drafter_of(
         **parts,
     )
     guessing = replace(context, rng=np.random.default_rng(0))
-    made = [drafters.create(part, guessing if part == "lookahead" else context) for part in drafters.split(name)]
-    return ChainDrafter(made) if len(made) > 1 else made[0]
+    names = drafters.split(name)
+    return drafters.create_chain(names, [guessing if part == "lookahead" else context for part in names])
 
 
 class ScriptedDrafter:

@@ -23,6 +23,11 @@ class Categorical:
     ids: NDArray[np.int64] | None
     probs: NDArray[np.floating[Any]]
 
+    @classmethod
+    def only(cls, token: int) -> Categorical:
+        """One token for certain."""
+        return cls(np.array([token], np.int64), np.ones(1))
+
     def prob(self, token: int) -> float:
         """The probability of one token; 0 for a token that was cut or does not exist."""
         if self.ids is None:

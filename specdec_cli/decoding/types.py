@@ -269,6 +269,12 @@ class LengthPolicy:
         stops = (i for i, confidence in enumerate(confidences) if not self.should_draft(i, confidence))
         return next(stops, len(confidences))
 
+    def extend(self, drafted: int, confidences: Sequence[float]) -> int:
+        """How many tokens of a sequel that costs nothing to end a draft of `drafted` tokens with; 0: the draft model
+        goes on. confidences: in each of its tokens, if those before it are accepted.
+        """
+        return 0
+
     def rate(self, sibling_index: int, confidence: float) -> float:
         """The probability that a token of a tree stands, given that what it follows does and that its earlier siblings
         do not. confidence: the draft's own idea of that.

@@ -126,6 +126,11 @@ class SiblingCalibration:
         self._drafted: list[tuple[int, int]] = []
         """The sibling index and the bin of confidence of each token of the draft in hand."""
 
+    @property
+    def drafted(self) -> int:
+        """How many tokens of the draft in hand are the draft model's."""
+        return len(self._drafted)
+
     def begin(self) -> None:
         """A new draft begins."""
         self._drafted.clear()

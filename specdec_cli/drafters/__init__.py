@@ -16,7 +16,7 @@ from specdec_cli.decoding.types import Drafter
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.drafter_context import DrafterContext, Guide
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
 from specdec_cli.drafters.head_drafters import Eagle3Drafter, MedusaDrafter, MtpDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
@@ -149,7 +149,15 @@ def create_all(names: Sequence[str], context: DrafterContext, seed: int) -> Draf
     target's, whose draws must not depend on the draft.
     """
     contexts = [replace(context, rng=np.random.default_rng((seed, number))) for number in range(1, len(names) + 1)]
-    made = [create(name, own) for name, own in zip(names, contexts, strict=True)]
+    return create_chain(names, contexts)
+
+
+def create_chain(names: Sequence[str], contexts: Sequence[DrafterContext]) -> Drafter:
+    """One drafter for several names, each with its context. A draft model is guided by an earlier drafter that can."""
+    made = list[Drafter]()
+    for name, own in zip(names, contexts, strict=True):
+        guide = next((earlier for earlier in made if hasattr(earlier, "sequel")), None)
+        made.append(create(name, replace(own, guide=cast(Guide, guide))))
     return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
 
 

@@ -71,19 +71,22 @@ class Cursor:
 
     def resumptions(self) -> list[Resumption]:
         """Where the passage may go on, if the longest match doesn't show it: at its beginning and after a change."""
+        text, found = self._text, list[Resumption]()
         if not self._changed:
-            begins = self._place >= 0 and self._followed < LONGEST_MATCH
-            return [Resumption(self._place, self._followed, 0)] if begins else []
-        replaced = self._changed == 1 and self._text[self._place] >= 0  # a passage ends before a token below 0
-        found = [Resumption(self._place + 1, 0, 1)] if replaced else []
+            if self._place >= 0 and self._followed < LONGEST_MATCH:
+                found.append(Resumption(self._place, self._followed, 0))
+        elif self._changed == 1 and text[self._place] >= 0:  # a passage ends before a token below 0
+            found.append(Resumption(self._place + 1, 0, 1))
         if self._matches:
             found.append(self._resumption(*self._nearest()))
-        return [each for each in found if self._text[each.place] >= 0]
+        return [each for each in found if each.place < len(text) and text[each.place] >= 0]
 
     def advance(self, token: int) -> None:
-        """Take the answer's next token, which isn't part of the text yet."""
+        """Take the answer's next token, which isn't part of the text yet. What follows several such isn't known at the
+        text's end.
+        """
         text = self._text
-        if self._place < 0:
+        if not 0 <= self._place < len(text):
             return
         if not self._changed:
             if text[self._place] == token:

@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
 from specdec_cli.decoding.types import Draft, DraftModel, LengthPolicy, Logits, Step
-from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.drafter_context import DrafterContext, Guide
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.tree import Tree
 
@@ -21,6 +21,7 @@ class ModelDrafter:
     draws:   True: draw from the draft's distribution and report it as q, of which `rejection` accepts most;
              False: propose the most likely token, of which `match` accepts most.
     width:   how many branches a draft may have; 1 is a chain.
+    guide:   what a chain goes on with where that promises more than the draft model.
     """
 
     name = "model"
@@ -35,7 +36,9 @@ class ModelDrafter:
             raise ValueError("this drafter needs a draft model")
         if context.translation is not None:
             return TranslatedDrafter(context.model, context.translation, context.sampler, context.draws, context.rng)
-        return cls(context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width)
+        return cls(
+            context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width, context.guide
+        )
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class ModelDrafter:
         draws: bool,
         rng: np.random.Generator,
         width: int = 1,
+        guide: Guide | None = None,
     ) -> None:
         self._model = model
         self._n_vocab = min(n_vocab, model.n_vocab)
@@ -52,6 +56,7 @@ class ModelDrafter:
         self._draws = draws and not sampler.greedy
         self._rng = rng
         self._width = min(width, model.max_rows)
+        self._guide = guide if self._width == 1 else None
         self._tree: Tree
         self._proposed_at, self._drafting = 0, False
         self._p: deque[float | None] = deque(maxlen=model.max_rows)
@@ -70,8 +75,16 @@ class ModelDrafter:
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._begin(context, budget, policy)
         self._tree = tree = Tree(self._sampler, self._rng, self._draws, self._width, policy)
-        tree.grow(row, budget, self._read)
-        return tree.draft(self.name)
+        sequel: list[int] = []
+
+        def read(nodes: Sequence[int]) -> Logits | None:
+            if self._guide is not None:
+                tokens, sure = self._guide.sequel(context, tree.tokens, budget - len(tree.tokens))
+                sequel.extend(tokens[: policy.extend(len(tree.tokens), sure)])
+            return None if sequel else self._read(nodes)
+
+        tree.grow(row, budget, read)
+        return tree.draft(self.name, sequel)
 
     def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:
         """Read what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,6 +16,14 @@ if TYPE_CHECKING:  # it is made of these protocols itself
     from specdec_cli.drafters.translation import Translation
 
 
+class Guide(Protocol):
+    """A drafter whose tokens cost nothing."""
+
+    def sequel(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> tuple[list[int], list[float]]:
+        """Up to `budget` tokens that may follow `context` and then `ahead`, and how sure of each it is."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
     """model: the draft model's context, for drafters that need one. n_vocab: ids that the target shares with it.
@@ -25,7 +33,8 @@ class DrafterContext:
     branches a draft may have; 1 is a chain. small: a second, smaller draft model's context. lookahead: its window, the
     size of its n-grams, and how many of them are verified at once. corpus: other texts to look into, if there are any.
     prediction: tokens that the answer is expected to repeat, but for changes. translation: where the draft model has
-    another tokenizer than the target.
+    another tokenizer than the target. guide: a drafter asked before this one that can go on where a draft model is in
+    a known passage again.
     """
 
     model: DraftModel | None
@@ -39,3 +48,4 @@ class DrafterContext:
     corpus: Corpus | None = None
     prediction: Sequence[int] = ()
     translation: Translation | None = None
+    guide: Guide | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 
 from specdec_cli.decoding.types import LIKELY, NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
@@ -94,20 +95,25 @@ class NgramDrafter:
         """For drafting what a draft model writes: what may follow `context` and then `ahead`, while it is more likely
         than not. `ahead` is not taken in, for it may yet be taken back.
         """
+        tokens, sure = self.sequel(context, ahead, budget)
+        count = next((i for i, confidence in enumerate(sure) if confidence < LIKELY), len(sure))
+        return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
+
+    def sequel(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> tuple[list[int], list[float]]:
+        """What follows `context` and then `ahead`, which isn't taken in, and how sure of each token that is."""
         self._read(context)
-        text = self._text
+        text, cursor = self._text, copy(self._cursor)
         state, matched = text.match, text.length(text.match)
         for token in ahead:
             state, matched = self._stepped(state, matched, token)
-        tokens, sure = self._sequel(state, matched, budget)
-        count = next((i for i, confidence in enumerate(sure) if confidence < LIKELY), len(sure))
-        return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
+            cursor.advance(token)
+        return self._sequel(state, matched, budget, cursor.resumptions())
 
     def forget(self, length: int) -> None:
         """Nothing that may be taken back was taken in."""
 
     def _sequel(
-        self, state: int, matched: int, most: int, resumptions: Sequence[Resumption] = ()
+        self, state: int, matched: int, most: int, resumptions: Sequence[Resumption]
     ) -> tuple[list[int], list[float]]:
         """What follows a match of so many tokens, or the surest resumption, and how sure of each token that is."""
         text, tokens, sure = self._text, list[int](), list[float]()

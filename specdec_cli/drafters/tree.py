@@ -68,11 +68,11 @@ class Tree:
         self._count = 0
         self._branches = 1
 
-    def grow(self, row: Row, budget: int, read: Callable[[Sequence[int]], Logits]) -> None:
+    def grow(self, row: Row, budget: int, read: Callable[[Sequence[int]], Logits | None]) -> None:
         """Add up to `budget` tokens, while the policy wants more.
 
         row: the draft model's after the pending token. read: reads tokens of the tree, given by their indexes, and
-        returns their rows.
+        returns their rows; None ends the tree.
         """
         self._open(-1, 1.0, row)
         while len(self.tokens) < budget:
@@ -82,17 +82,20 @@ class Tree:
                 for node in nodes:
                     self.numbers[node] = self._count
                     self._count += 1
-                for node, found in zip(nodes, read(nodes), strict=True):
+                if (rows := read(nodes)) is None:
+                    break
+                for node, found in zip(nodes, rows, strict=True):
                     self._open(node, self._reach[node], found)
             elif best is None or not (self._add(best) or self.tokens):
                 break
 
-    def draft(self, source: str) -> Draft:
-        """The tree as a draft."""
+    def draft(self, source: str, sequel: Sequence[int] = ()) -> Draft:
+        """The tree as a draft. sequel: tokens that follow a chain, chosen deterministically."""
         if not self.tokens:
             return NO_DRAFT
         parents = tuple(self.parents) if self._width > 1 else None
-        return Draft(tuple(self.tokens), tuple(self._q) if self._draws else None, source, parents)
+        q = (*self._q, *map(Categorical.only, sequel)) if self._draws else None
+        return Draft((*self.tokens, *sequel), q, source, parents)
 
     def kept(self, step: Step) -> list[int]:
         """The accepted tokens that the draft model has read, by node number in its cache."""

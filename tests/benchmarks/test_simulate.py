@@ -5,9 +5,11 @@ import random
 import hindsight
 import pytest
 import simulate
+from chained import RecordedModel, chained
 from common import geometric_mean
 
 from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.sampling import confidence
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure import acceptance_traces as recordings
@@ -55,6 +57,32 @@ def test_a_drafter_without_a_model_is_run_again_over_the_text():
     assert tally.verified == {1: 1, 3: 1} and (tally.tokens, tally.drafted, tally.accepted) == (4, 2, 2)
     assert tally.seconds(COSTS) == pytest.approx(steps[-1].at)
     assert hindsight.known_statics(NgramDrafter, [text])[0, 0.0].tokens == 4
+
+
+def test_a_recorded_draft_model_proposes_what_it_did():
+    text = Text("text", (50, 60), (9, 50, 70, 80))
+    model = RecordedModel(text, Answer("text", 2, (0.9, 0.6, 0.7), (True, False, True), ((), (0.3,), ())), COSTS.draft)
+    assert model.text == Text("text", (0, 1), (2, 0, 3, 4))
+
+    def said(*tokens):
+        row = model.decode(tokens)[0]
+        return int(row.argmax()), confidence(row)
+
+    assert said(0, 1, 2) == (0, pytest.approx(0.9, abs=1e-3)) and said(0) == (5, pytest.approx(0.6, abs=1e-3))
+    assert said(5) == (6, pytest.approx(0.3, abs=1e-3)), "how sure it was after a wrong token"
+    model.rewind(4)
+    assert said(3) == (4, pytest.approx(0.7, abs=1e-3)) and model.spent() == COSTS.draft(3) + 3 and not model.spent()
+
+
+def test_a_chain_is_as_fast_as_the_better_of_its_drafters():
+    recording = recordings.read(simulate.REAL / "qwen2.5-coder" / "edits.json.gz")
+    costs = hardware.load("rtx-4090").costs
+    pairs = list(zip(recording.texts, recording.answers, strict=True))[:10:5]
+    both = chained(pairs, costs, simulate.LOOK)
+    model = simulation.adaptive([answer for _, answer in pairs], costs, greedy=True).tokens_per_s(costs)
+    prices = Costs(costs.verify, simulate.LOOK)
+    ngram = hindsight.known(NgramDrafter, [text for text, _ in pairs], prices).tokens_per_s(prices)
+    assert both > 0.98 * max(model, ngram) and min(model, ngram) > 1.5 / costs.verify(1)
 
 
 @pytest.fixture(scope="module")

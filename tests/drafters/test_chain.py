@@ -1,16 +1,32 @@
 """Several drafters in a row: who is asked, who learns what, and what happens when one fails."""
 
+import numpy as np
 import pytest
-from fakes import Counting, FakeTarget, ScriptedDrafter, Table, drafter_of, drafts_of, run, steps_of, tokens_of
+from fakes import (
+    GREEDY,
+    Counting,
+    FakeDraftModel,
+    FakeTarget,
+    ScriptedDrafter,
+    ScriptedPolicy,
+    Table,
+    drafter_of,
+    drafts_of,
+    run,
+    steps_of,
+    tokens_of,
+)
 from timed import FLAT, auto
 
 from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
 
@@ -58,6 +74,39 @@ def test_a_model_left_behind_catches_up_without_decoding_anything_twice():
     final = (0, 1, 2, *tokens_of(events))
     right = [text for text in drafter._drafters[1]._model.read if final[: len(text)] == text]
     assert len(right) == len(set(right))
+
+
+class GoingOn(ScriptedPolicy):
+    """Ends a draft with what the guide knows, after two tokens of the draft model."""
+
+    def extend(self, drafted, confidences):
+        return len(confidences) if drafted == 2 else 0
+
+
+def test_a_draft_goes_on_in_a_passage_that_the_draft_model_reads_only_when_it_drafts_again():
+    prompt = (*range(12, 30), 5)  # the answer counts up from 6, and from 12 on, the prompt shows what follows
+    model, guide = FakeDraftModel(Counting()), NgramDrafter()
+    guide.start(prompt)
+    drafter = ModelDrafter(model, 1000, StandardSampler(GREEDY), False, np.random.default_rng(0), 1, guide)
+    drafter.start(prompt)
+    context = (*prompt, *range(6, 19))
+    draft = drafter.propose(context, 8, GoingOn([8]))
+    assert draft.tokens == tuple(range(19, 27)) and draft.q is None
+    read = sum(model.passes)
+    drafter.observe(Step(1, (), draft.tokens, 7, (), "model", 0.0, 0.0, 0.0, 0.0))
+    assert drafter.propose((*context, *range(19, 27)), 1, GoingOn([1])).tokens == (27,)
+    assert sum(model.passes) - read == 7, "the last token of its own, and six of the passage"
+
+
+def test_the_length_that_pays_goes_on_in_a_passage_that_promises_more():
+    def extended(confidences, costs=FLAT):
+        policy = auto(costs)
+        policy.begin(1)
+        assert policy.limit(30) and policy.should_draft(0, 0.9) and policy.should_read(1)
+        return policy.extend(1, confidences)
+
+    assert extended([0.97] * 10) == 10 and extended([0.97] * 3 + [0.001] * 5) == 3
+    assert extended([]) == extended([0.2] * 10) == 0
 
 
 def test_each_policy_learns_from_its_own_drafter():

@@ -124,6 +124,48 @@ def test_a_length_that_is_learned_keeps_it(way, kind, costs):
     )
 
 
+class GoingOn(FixedLength):
+    """Ends a draft of the draft model with all that its guide knows to follow."""
+
+    extended = 0
+
+    def extend(self, drafted, confidences):
+        self.extended += len(confidences)
+        return len(confidences)
+
+
+@pytest.mark.parametrize("rule", ["match", "rejection", "coupled"])
+def test_a_draft_that_goes_on_in_a_passage_keeps_it(rule):
+    target, draft = pair(11, n_vocab=4)
+    policies = []
+
+    def policy():
+        policies.append(GoingOn(4))
+        return policies[-1]
+
+    prompts = [(*PROMPT, token) for token in (0, 1, 3)]
+    if rule == "coupled":
+        for sampling in (GREEDY, PLAIN):
+            steps = own_text(
+                lambda target, sampler: made("ngram+model", target.mixed(Table(6, 100), 0.3), sampler=sampler),
+                *(6, rule, sampling, PROMPT, lambda k: policy()),
+            )
+            assert {step.source for step in steps} == {"ngram", "model"}
+    else:
+        result = compared(target, over("ngram+model", draft, rule), policy(), PLAIN, rule, prompts)
+        assert result.error < EXACT and result.deep > 0.1
+        assert error_of_answers(target, over("ngram+model", draft, rule), policy, PLAIN, rule, prompt=PROMPT) < EXACT
+    assert sum(policy.extended for policy in policies) > 3, "nothing shows unless a passage goes on"
+
+
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+def test_a_rule_that_believes_a_passage_is_seen(rule, monkeypatch):
+    monkeypatch.setitem(rules.RULES, rule, credulous)
+    target, draft = pair(11, n_vocab=4)
+    drafter = over("ngram+model", draft, rule)
+    assert compared(target, drafter, GoingOn(4), PLAIN, rule, [(*PROMPT, 0)]).error > WRONG
+
+
 # Negative controls
 
 
