@@ -215,6 +215,7 @@ function show() {
   log.replaceChildren(...(turns.length ? [] : [welcome]));
   conversation = { id, turns: turns.map((each) => addTurn(each.asked, new Answer(true, each.answered), each.note)) };
   follow = turns.length > 0;
+  if (!follow) log.scrollTop = 0;
   byId("figures").hidden = true;
   complain();
   showTip(null);
@@ -289,7 +290,7 @@ function drawSoon() {
     showDrafting();
     if (writing?.steps.length && now - figuresDrawn > FIGURES_MS) drawFigures(writing, now);
     if (follow) log.scrollTop = log.scrollHeight;
-    byId("end").hidden = atEnd();
+    showEnd();
     const took = performance.now() - now;
     drawAt = now + took + SHARE * took;
   });
@@ -359,6 +360,7 @@ function isEnter(event) {
 }
 
 const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+const showEnd = () => (byId("end").hidden = atEnd() || welcome.isConnected);
 
 log.addEventListener("pointerover", ({ target }) => {
   const token = target.closest(".token");
@@ -386,7 +388,7 @@ log.addEventListener("click", ({ target }) => {
 log.addEventListener("scroll", () => {
   follow = atEnd() || (follow && log.scrollTop >= lastTop);
   lastTop = log.scrollTop;
-  byId("end").hidden = atEnd();
+  showEnd();
   const near = shownStep?.answer.parts(shownStep.step)[0];
   showTip(near && shownStep.answer, near && shownStep.step, near); // the tip moves with its token
 });

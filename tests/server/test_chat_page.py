@@ -589,16 +589,17 @@ def test_conversations_are_found_by_their_text(tab, server):
 
 @pytest.mark.browser
 def test_a_button_scrolls_to_the_end(tab, server):
-    answered(tab, server, "line\n\n" * 60)
+    opened(tab, server, width=375)
+    assert tab.ask("byId('end').hidden && !atEnd()"), "not below the examples"
+    answered(tab, server, "line\n\n" * 60, width=375)
     assert tab.ask("byId('end').hidden")
     tab.ask("log.scrollTop = 0")
     tab.until("!byId('end').hidden")
     tab.click("#end")
     tab.until("byId('end').hidden && atEnd()")
-    tab.ask("log.scrollTop = 0")
-    tab.until("!byId('end').hidden")
-    tab.click("#new")
-    tab.until("byId('end').hidden")
+    tab.ask("byId('new').click()")
+    tab.until("!frame")
+    assert tab.ask("byId('end').hidden && !atEnd() && log.scrollTop === 0")
 
 
 @pytest.mark.browser
