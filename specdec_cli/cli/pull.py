@@ -82,8 +82,9 @@ def pull(
                 "Choose a draft of the same model family; --translate takes this one, which is usually slower.",
             )
         if differ:
-            print("These tokenizers differ. specdec can translate, which is usually slower.", file=sys.stderr)
-        if asks and plan.to_download and not typer.confirm("Download?", default=not differ, err=True):
+            print_parts("These tokenizers differ. specdec can translate, which is usually slower.", stderr=True)
+        question = "Download?" if plan.to_download else "Use this pair?"
+        if asks and (plan.to_download or differ) and not typer.confirm(question, default=not differ, err=True):
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
         result = _fetch(download, plan, json_)
@@ -138,11 +139,10 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
 
 
 def _choose_alone(download: PairDownload, asks: bool, yes: bool) -> bool:
-    """Offer the target without a draft model. False if the user doesn't want it."""
-    print(f"No draft model is known for {download.target}. It can run alone, with n-gram drafts.", file=sys.stderr)
-    if not yes and not asks:
+    """Take the target without a draft model. False if that takes a question that can't be asked."""
+    print_parts(f"No draft model is known for {download.target}. It can run alone, with n-gram drafts.", stderr=True)
+    if not (yes or asks):
         print(f"To download it:  {shlex.join(['specdec', 'pull', '--target', download.target, '--yes'])}")
-    if not yes and not (asks and typer.confirm("Download it alone?", default=True, err=True)):
         return False
     download.choose(None)
     return True

@@ -1,5 +1,7 @@
-// The conversations saved in this browser, each under its own key, so that two tabs don't overwrite each other's.
+// The conversations saved in this browser, each under its own key, so that two tabs don't overwrite each other's, and
+// the settings.
 const KEPT = "specdec.chat.";
+const SETTINGS = "specdec.settings";
 const kept = {
   /** All conversations, the latest first; invalid entries are skipped. */
   list() {
@@ -27,6 +29,14 @@ const kept = {
 
   remove(id) {
     attempt(() => localStorage.removeItem(KEPT + id));
+  },
+
+  readSettings() {
+    return attempt(() => JSON.parse(localStorage.getItem(SETTINGS)), null) ?? {};
+  },
+
+  writeSettings(settings) {
+    attempt(() => localStorage.setItem(SETTINGS, JSON.stringify(settings)));
   },
 };
 

@@ -40,6 +40,20 @@ markdown.block.ruler.before("fence", "math", (state, first, end, silent) => {
   return true;
 }, { alt: ["paragraph", "reference", "blockquote", "list"] });
 
+const THOUGHTS = /^<think>\n[^]*?\n<\/think>\s*/;
+/** What a reasoning model thinks before it answers: the lines between <think> and </think>, folded. */
+markdown.block.ruler.before("math", "thinking", (state, first, end) => {
+  const line = (n) => state.src.slice(state.bMarks[n], state.eMarks[n]);
+  if (state.level || line(first) !== "<think>") return false;
+  let last = first + 1;
+  while (last < end && line(last) !== "</think>") last += 1;
+  state.push("thinking", "details", 1).map = [first, last];
+  state.md.block.tokenize(state, first + 1, last);
+  state.push("thinking", "details", -1);
+  state.line = Math.min(last + 1, end);
+  return true;
+});
+
 /** The blocks of a text as elements. write(text, at): returns the nodes for a part of it, found at offset `at`. */
 function elementsOf(text, tokens, write) {
   const root = document.createDocumentFragment();
@@ -97,6 +111,10 @@ function locator(lines, first, content, from = null) {
 function blockOf(token) {
   const level = /^h(\d)$/.exec(token.tag)?.[1];
   const element = make(level ? `h${Math.min(Number(level) + 2, 6)}` : token.tag, "");
+  if (token.type === "thinking") {
+    element.className = token.type;
+    element.append(make("summary", "Thinking"));
+  }
   if (token.attrGet("start")) element.start = token.attrGet("start");
   if (token.attrGet("style")) element.style.textAlign = token.attrGet("style").split(":")[1];
   return element;
@@ -172,6 +190,7 @@ function update(place, fresh, from = 0) {
   const wanted = [...fresh.childNodes];
   wanted.forEach((node, n) => {
     const was = old[n];
+    if (node.localName === "details") node.open = was?.open; // the reader may have opened it
     if (!was) place.append(node);
     else if (was.isEqualNode(node)) return;
     else if (was.cloneNode().isEqualNode(node.cloneNode()) && was.nodeType === Node.ELEMENT_NODE) update(was, node);

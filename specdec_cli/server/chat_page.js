@@ -1,11 +1,12 @@
 // The chat page: buttons and keys, requests to the server, and the figures of the current answer.
 const [log, input, send, status, passes] = ["log", "input", "send", "status", "passes"].map(byId);
+const settings = ["system", "temperature", "most", "drafts", "rejected"].map(byId);
 const welcome = byId("welcome");
 const BARS = 60;
 const FIGURES_MS = 100;
 const SHARE = 4; // drawing takes at most 1/5 of the time
 
-let conversation = { id: "", turns: [] };
+let conversation = { id: newId(), turns: [] };
 let writing = null; // the answer that is streaming
 let pair = null; // the names of the models
 let key = ""; // the API key; stored nowhere else
@@ -98,6 +99,8 @@ async function submit(asked, before = conversation.turns.length) {
   if (wrong) byId("settings").open = true;
   if (writing || !asked.trim() || (wrong && !wrong.reportValidity())) return;
   document.querySelectorAll("#welcome, .failed").forEach((each) => each.remove());
+  // A conversation has its own address, so a reload and the back button return to it.
+  if (addressed() !== conversation.id) history.replaceState(null, "", `#${conversation.id}`);
   const current = conversation;
   const answer = new Answer(byId("drafts").checked);
   const replaced = current.turns.splice(before);
@@ -113,25 +116,23 @@ async function submit(asked, before = conversation.turns.length) {
   const error = await write(answer, [...current.turns, turn]).then(() => null, (each) => each);
   const stopped = answer.stopper.signal.aborted;
   if (stopped) answer.reason = "stopped";
+  const failed = error && !(stopped && answer.text);
+  current.turns.push(...(failed ? replaced : [turn]));
+  if (!failed) keep(current);
   answer.place.classList.remove("writing");
   if (writing === answer) writing = null;
   send.textContent = writing ? "Stop" : "Send";
   status.textContent = "";
   if (current !== conversation) return; // the user has opened another one
   answer.finish();
-  const failed = error && !(stopped && answer.text);
   if (failed && !stopped) complain(error);
   if (failed && replaced.length) {
     turn.place.remove();
     log.append(...replaced.map((each) => each.place));
-    current.turns.push(...replaced);
   } else if (failed) {
     if (!answer.text) turn.place.remove();
     turn.place.className = "failed"; // not part of the conversation; the question goes back into the input field
     input.value ||= asked;
-  } else {
-    current.turns.push(turn);
-    keep();
   }
   turn.note.textContent = failed ? "incomplete; not saved" : answer.summary;
   status.replaceChildren(make("span", failed ? "" : `finished: ${answer.summary}`, "unseen"));
@@ -151,30 +152,45 @@ async function write(answer, turns) {
   }
 }
 
-/** Save the conversation in this browser. */
-function keep() {
-  conversation.id ||= `${Date.now()}-${Math.random().toString(36).slice(2)}`;
-  const turns = conversation.turns.map(({ asked, answer, note }) => ({
+function newId() {
+  return `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+}
+
+/** The id of the conversation in the page's address. */
+function addressed() {
+  return location.hash.slice(1);
+}
+
+/** Save a conversation in this browser. */
+function keep({ id, turns: all }) {
+  const turns = all.map(({ asked, answer, note }) => ({
     asked,
     answered: answer.text,
     note: note.textContent || answer.summary,
   }));
-  if (!kept.write({ id: conversation.id, turns })) complain(new Error("The browser couldn't save this conversation."));
+  if (!kept.write({ id, turns })) complain(new Error("The browser couldn't save this conversation."));
   list();
 }
 
-/** List the saved conversations. */
+const titleOf = ({ asked }) => safe(asked.trim().slice(0, 80));
+
+/** List the saved conversations that hold the text in the search field. */
 function list() {
-  byId("list").replaceChildren(...kept.list().map(({ id, turns }) => {
+  document.title = conversation.turns.length ? `${titleOf(conversation.turns[0])} \u2013 specdec` : "specdec chat";
+  const all = kept.list();
+  const sought = byId("search").value.toLowerCase();
+  const holds = ({ turns }) => turns.some(({ asked, answered }) => `${asked}\n${answered}`.toLowerCase().includes(sought));
+  byId("search").hidden = !all.length;
+  byId("list").replaceChildren(...all.filter(holds).map(({ id, turns }) => {
     const item = make("li", "");
-    const title = turns[0].asked.trim().slice(0, 80);
+    const title = titleOf(turns[0]);
     const [open, remove] = [button(title, "open"), button("\u00d7", "remove", `Delete: ${title}`)];
     open.ariaCurrent = id === conversation.id;
-    open.addEventListener("click", () => show(kept.read(id) ?? undefined));
+    open.addEventListener("click", () => go(id));
     remove.addEventListener("click", () => {
       if (remove.textContent !== "Delete") return remove.replaceChildren("Delete"); // the first click asks for confirmation
       kept.remove(id);
-      if (id === conversation.id) show();
+      if (id === conversation.id) go();
       list();
     });
     item.append(open, remove);
@@ -182,18 +198,27 @@ function list() {
   }));
 }
 
-/** Show a saved conversation, or start a new one. */
-function show({ id, turns } = { id: "", turns: [] }) {
+/** Go to a saved conversation or a new one. */
+function go(id = "") {
+  if (addressed() !== id) history.pushState(null, "", `#${id}`);
+  show();
+}
+
+/** Show the conversation in the page's address; if there is none, start a new one. */
+function show() {
+  openMenu(false);
+  if (addressed() === conversation.id) return;
   writing?.stopper.abort();
   writing = null;
   send.textContent = "Send";
+  const { id, turns } = kept.read(addressed()) ?? { id: newId(), turns: [] };
   log.replaceChildren(...(turns.length ? [] : [welcome]));
   conversation = { id, turns: turns.map((each) => addTurn(each.asked, new Answer(true, each.answered), each.note)) };
-  follow = true;
+  follow = turns.length > 0;
+  if (!follow) log.scrollTop = 0;
   byId("figures").hidden = true;
   complain();
   showTip(null);
-  openMenu(false);
   list();
   drawSoon();
   input.focus();
@@ -265,6 +290,7 @@ function drawSoon() {
     showDrafting();
     if (writing?.steps.length && now - figuresDrawn > FIGURES_MS) drawFigures(writing, now);
     if (follow) log.scrollTop = log.scrollHeight;
+    showEnd();
     const took = performance.now() - now;
     drawAt = now + took + SHARE * took;
   });
@@ -314,7 +340,7 @@ function bar(step) {
 function walk(answer, direction) {
   let at = shownStep?.answer === answer ? answer.steps.indexOf(shownStep.step) : -1;
   let near = null;
-  do near = answer.steps[(at += direction)] && answer.parts(answer.steps[at])[0];
+  do near = answer.steps[(at += direction)] && answer.parts(answer.steps[at]).find((part) => part.checkVisibility());
   while (!near && answer.steps[at]);
   if (!near) return;
   near.scrollIntoView({ block: "nearest" });
@@ -327,7 +353,14 @@ function openMenu(open) {
   byId("menu").ariaExpanded = open;
 }
 
-const isEnter = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing;
+/** Whether a key sends. Keyboards on a screen have no Shift+Enter for a new line. */
+function isEnter(event) {
+  if (event.key !== "Enter" || event.isComposing) return false;
+  return event.ctrlKey || event.metaKey || (!event.shiftKey && !matchMedia("(pointer: coarse)").matches);
+}
+
+const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+const showEnd = () => (byId("end").hidden = atEnd() || welcome.isConnected);
 
 log.addEventListener("pointerover", ({ target }) => {
   const token = target.closest(".token");
@@ -348,14 +381,14 @@ log.addEventListener("click", ({ target }) => {
   const at = conversation.turns.indexOf(turn);
   if (target.matches("#examples button")) submit(target.textContent);
   else if (target.matches(".copy-code")) copy(codeOf(target.closest(".code")), target);
-  else if (target.matches(".copy")) copy(safe(turn.answer.text), target);
+  else if (target.matches(".copy")) copy(safe(turn.answer.text.replace(THOUGHTS, "")), target);
   else if (target.matches(".again") && at >= 0) submit(turn.asked, at);
   else if (target.matches(".edit") && at >= 0 && !writing) edit(turn);
 });
 log.addEventListener("scroll", () => {
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
-  follow = atEnd || (follow && log.scrollTop >= lastTop);
+  follow = atEnd() || (follow && log.scrollTop >= lastTop);
   lastTop = log.scrollTop;
+  showEnd();
   const near = shownStep?.answer.parts(shownStep.step)[0];
   showTip(near && shownStep.answer, near && shownStep.step, near); // the tip moves with its token
 });
@@ -376,15 +409,33 @@ document.addEventListener("pointerdown", ({ target }) => {
   if (!byId("settings").contains(target)) byId("settings").open = false;
   if (!target.closest("#chats, #menu")) openMenu(false);
 });
-byId("tokens").addEventListener("change", (event) => {
-  wanted = event.target.checked;
+const valueName = (field) => (field.type === "checkbox" ? "checked" : "value");
+for (const field of [...settings, byId("tokens")]) field.addEventListener("change", () => {
+  if (field.id === "tokens") wanted = field.checked;
+  kept.writeSettings({ wanted, ...Object.fromEntries(settings.map((each) => [each.id, each[valueName(each)]])) });
   drawSoon();
 });
-byId("rejected").addEventListener("change", drawSoon);
-byId("new").addEventListener("click", () => show());
+function restoreSettings() {
+  const read = kept.readSettings();
+  wanted = read.wanted ?? wanted;
+  for (const field of settings) field[valueName(field)] = read[field.id] ?? field[valueName(field)];
+}
+byId("search").addEventListener("input", list);
+byId("end").addEventListener("click", () => {
+  follow = true;
+  drawSoon();
+});
+byId("new").addEventListener("click", () => go());
 byId("menu").addEventListener("click", () => openMenu(!document.body.classList.contains("menu")));
 send.addEventListener("mousedown", (event) => event.preventDefault()); // keep the focus in the input field
 send.addEventListener("click", () => (writing ? writing.stopper.abort() : submit(input.value)));
 addEventListener("storage", list);
-list();
+addEventListener("popstate", show);
+addEventListener("pagehide", () => {
+  if (!writing?.text) return;
+  writing.reason = "stopped";
+  keep({ ...conversation, turns: [...conversation.turns, log.lastElementChild.turn] });
+});
+restoreSettings();
+show();
 loadPair().catch(complain);

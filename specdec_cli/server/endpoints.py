@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from itertools import groupby
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,10 +17,9 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ExceptionHandler, Receive, Scope, Send
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.chat_page import chat_page
@@ -35,19 +34,21 @@ _GONE = 499
 """nginx's status for a client that closed the request."""
 _BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _T = TypeVar("_T")
+_Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
 class Server:
     """The endpoints for one model.
 
     names: the model's names; answers carry the first. strict: reject requests for other models, rather than ignore the
-    names that editors send. log: called with a line for each answered request.
+    names that editors send. log: called with a line for each request: answered, failed or given up by the client.
     """
 
     def __init__(
         self, answering: Answering, names: Sequence[str], strict: bool = False, log: Callable[[str], None] | None = None
     ) -> None:
-        self._answering, self._names, self._strict, self._log = answering, names, strict, log
+        self._answering, self._names, self._strict = answering, names, strict
+        self._log = log or (lambda _: None)
         self._metrics = ServerMetrics(answering.scheduler)
 
     def app(self, middleware: Sequence[Middleware]) -> Starlette:
@@ -61,8 +62,21 @@ class Server:
             Route("/v1/completions", self._complete, methods=["POST"]),
             Route("/tokenize", self._tokenize, methods=["POST"]),
         ]
-        handlers = {HTTPException: _refused, InvalidRequest: _invalid, QueueFull: _busy, Exception: _failed}
-        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+        handlers: dict[Any, _Handler] = {
+            HTTPException: _refused,
+            InvalidRequest: _invalid,
+            QueueFull: _busy,
+            Exception: _failed,
+        }
+        logged = {kind: self._logged(handler) for kind, handler in handlers.items()}
+        return Starlette(routes=routes, middleware=middleware, exception_handlers=logged)
+
+    def _logged(self, handler: _Handler) -> ExceptionHandler:
+        async def handle(request: Request, error: Exception) -> Response:
+            self._log(f"{request.method} {request.url.path:.80}: {error!s:.200}")
+            return await handler(request, error)
+
+        return handle
 
     async def _show_page(self, _: Request) -> Response:
         guards = {"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff"}
@@ -118,42 +132,49 @@ class Server:
         return _json(answer) if answer is not None else Response(status_code=_GONE)
 
     async def _whole(self, body: Body, choices: Sequence[RequestChoice]) -> dict[str, object]:
-        began = perf_counter()
-        await self._answering.run_to_end(body, choices)
-        self._answered(choices, perf_counter() - began)
+        with self._counted(choices):
+            await self._answering.run_to_end(body, choices)
         return objects.whole(body, choices, self._names[0])
 
     async def _chunks(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[object], None]:
         """The chunks of a stream, one or more at a time."""
-        style, began = objects.style_of(body, self._names[0]), perf_counter()
-        async with aclosing(self._answering.events(body, choices)) as events:
-            opened: set[int] = set()
-            async for together in events:
-                chunks: list[object] = []
-                for index, run in groupby(together, key=lambda each: each.choice.index):
-                    if index not in opened:
-                        opened.add(index)
-                        chunks += style.opening(index)
-                    for some in [[each] for each in run] if body.return_steps else [[*run]]:
-                        chunks += style.chunks(index, some, bool(body.return_steps))
-                yield chunks
-        self._answered(choices, perf_counter() - began)
+        style = objects.style_of(body, self._names[0])
+        with self._counted(choices):
+            async with aclosing(self._answering.events(body, choices)) as events:
+                opened: set[int] = set()
+                async for together in events:
+                    chunks: list[object] = []
+                    for index, run in groupby(together, key=lambda each: each.choice.index):
+                        if index not in opened:
+                            opened.add(index)
+                            chunks += style.opening(index)
+                        for some in [[each] for each in run] if body.return_steps else [[*run]]:
+                            chunks += style.chunks(index, some, bool(body.return_steps))
+                    yield chunks
         if body.sends_usage:
             yield [style.chunk([], **objects.figures(choices))]
 
-    def _answered(self, choices: Sequence[RequestChoice], seconds: float) -> None:
+    @contextmanager
+    def _counted(self, choices: Sequence[RequestChoice]) -> Iterator[None]:
+        """Count and log the answers of a request, which are made in this block."""
+        began = perf_counter()
+        try:
+            yield
+        except (GeneratorExit, asyncio.CancelledError):
+            self._log(f"the client disconnected after {perf_counter() - began:.1f} s")
+            raise
         self._metrics.add(choices)
-        if self._log:
-            self._log(log_line([choice.answered.metrics for choice in choices], seconds))
+        self._log(log_line(objects.figures(choices), perf_counter() - began))
 
 
-def log_line(answers: Sequence[Metrics], seconds: float) -> str:
-    """A line about an answered request: its tokens, time, speed and acceptance rate."""
-    tokens, drafted = (sum(getattr(each, name) for each in answers) for name in ("emitted", "drafted"))
-    parts = [f"{answers[0].prompt_tokens:,} prompt tokens, {tokens:,} new in {seconds:.1f} s"]
-    parts += [f"{tokens / seconds:,.1f} tokens/s"] if seconds else []
-    if drafted:
-        parts.append(f"{sum(each.accepted for each in answers) / drafted:.0%} of {drafted:,} draft tokens accepted")
+def log_line(figures: Mapping[str, Any], seconds: float) -> str:
+    """A line about an answered request: its tokens, time, speed and acceptance rate, as in the answer."""
+    usage, timings = figures["usage"], figures["timings"]
+    parts = [f"{usage['prompt_tokens']:,} prompt + {usage['completion_tokens']:,} answer tokens", f"{seconds:.1f} s"]
+    if "predicted_per_second" in timings:
+        parts.append(f"{timings['predicted_per_second']:,.1f} tokens/s")
+    if "draft_n" in timings:
+        parts.append(f"{timings['draft_n_accepted'] / timings['draft_n']:.0%} accepted")
     return ", ".join(parts)
 
 

@@ -125,6 +125,15 @@ def test_where_no_draft_is_known_the_target_is_pulled_alone(hub, inside, tmp_pat
     assert "--drafter none" not in found["run"]
 
 
+def test_a_target_alone_takes_one_question(hub, tmp_path):
+    with terminal(hub, tmp_path, *PAIR[:2]) as shown:
+        seen = shown.read(until="[Y/n]")
+        assert "n-gram drafts" in seen and BIG_FILE in seen and "Download?" in seen
+        shown.press(b"\n")
+        assert shown.ended() == 0
+    assert hub_pairs.files(tmp_path) == [BIG_FILE]
+
+
 def test_where_no_draft_is_known_that_of_ones_own_profile_is_proposed(hub, inside, tmp_path):
     assert pulled_here(*PAIR[:2]) == {"proposals": [], "notes": []}
     hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
@@ -153,3 +162,14 @@ def test_on_a_terminal_the_answer_is_no_by_default(family, other, tmp_path):
         shown.press(b"\n")
         assert shown.ended() == 1
     hub_pairs.assert_nothing_kept(tmp_path)
+
+
+def test_a_pair_whose_files_are_here_is_asked_about_too(family, other, tmp_path):
+    assert hub_pairs.pulled(family, tmp_path, *other, "--translate")["check"]["verdict"] == "translatable"
+    (record,) = (tmp_path / "config" / "specdec" / "pulled").iterdir()
+    record.unlink()
+    with terminal(family, tmp_path, *other) as shown:
+        shown.read(until="Use this pair? [y/N]")
+        shown.press(b"\n")
+        assert shown.ended() == 1
+    assert hub_pairs.records(tmp_path) == []

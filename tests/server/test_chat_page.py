@@ -303,6 +303,12 @@ def test_a_string_cannot_become_elements(tab, server):
 
 
 MARKDOWN = """\
+<think>
+First, *weigh* it.
+
+- an <b>item</b>
+</think>
+
 # Title
 
 Some **bold**, *leaning* and `code &amp;`, a [link](https://example.org/a_b) and AT&amp;T \\*so*.
@@ -353,9 +359,11 @@ def test_markdown_is_rendered_and_latex_left_alone(tab, server):
     answered(tab, server, MARKDOWN)
     texts = "(all) => [...document.querySelectorAll('.answer ' + all)].map(e => e.textContent)"
     for where, wanted in {
-        "h3": ["Title"],
+        "> .thinking > p > em": ["weigh"],
+        "> .thinking > ul > li": ["an <b>item</b>"],
+        "> h3": ["Title"],
         "p strong": ["bold"],
-        "p em": ["leaning"],
+        "> p em": ["leaning"],
         "p > code": ["code &amp;"],
         "a[href='https://example.org/a_b'][rel=noreferrer]": ["link"],
         "th": ["left", "right"],
@@ -432,13 +440,32 @@ def test_drafting_is_off_where_nothing_was_drafted_and_tells_what_was_rejected(t
 
 @pytest.mark.browser
 def test_a_code_block_and_an_answer_can_be_copied(tab, server):
-    answered(tab, server, "**Do:**\n\n```sh\nls \u202e| wc\n```\n")
+    answered(tab, server, "<think>\nNo.\n</think>\n\n**Do:**\n\n```sh\nls \u202e| wc\n```\n")
     tab.ask("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => (copied = text) } })")
     tab.ask("window.copied = null")
     for kind, text in (("copy-code", "ls \ufffd| wc"), ("copy", "**Do:**\n\n```sh\nls \ufffd| wc\n```\n")):
         tab.click(f".{kind}")
         tab.until(f"document.querySelector('.{kind}').textContent === 'Copied'")
         assert tab.ask("copied") == text
+
+
+@pytest.mark.browser
+def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
+    more = Event()
+    server.parts = [chunk(content="<think>\nHm"), more, chunk(content="m.\n</think>\n\nYes."), *ended()]
+    opened(tab, server)
+    ask(tab)
+    tab.until("document.querySelector('.thinking')?.textContent === 'ThinkingHm'")
+    hidden = "!document.querySelector('.thinking p').checkVisibility()"
+    assert tab.ask(hidden)
+    tab.click(".thinking summary")
+    more.set()
+    finish(tab)
+    texts = "[...document.querySelector('.answer').children].map(e => e.textContent)"
+    assert tab.ask(texts) == ["ThinkingHmm.", "Yes."]
+    assert not tab.ask(hidden)
+    answered(tab, server, "<think>\n\n</think>\n\nYes.")
+    assert tab.ask("document.querySelector('.answer').innerText.trim()") == "Yes."
 
 
 @pytest.mark.browser
@@ -481,6 +508,116 @@ def test_conversations_are_kept_in_the_browser(tab, server):
     tab.click("#list .remove")
     tab.click("#list .remove")
     assert tab.ask(titles) == [] and tab.ask("Object.keys(localStorage)") == ["specdec.chat.bad"]
+
+
+@pytest.mark.browser
+def test_a_reload_and_the_back_button_return_to_a_conversation(tab, server):
+    answered(tab, server, "one")
+    assert tab.ask("document.title") == "Why? \u2013 specdec"
+    texts = "[...document.querySelectorAll('.answer')].map(e => e.textContent)"
+    tab.ask("window.old = true; location.reload()")
+    tab.until(f"!window.old && document.readyState === 'complete' && {texts}.length")
+    assert tab.ask(texts) == ["one"]
+    tab.click("#new")
+    assert tab.ask(texts) == [] and tab.ask("document.title") == "specdec chat"
+    ask(tab, "And?")
+    finish(tab)
+    tab.ask("history.back()")
+    tab.until("document.title === 'Why? \u2013 specdec'")
+    ask(tab, "More?")
+    finish(tab)
+    assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why?", "one", "More?"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("leave", ["byId('new').click()", "location.reload()"])
+def test_an_unfinished_answer_is_saved_when_the_reader_leaves_it(tab, server, leave):
+    server.parts = [chunk(content="half of"), Event()]
+    opened(tab, server)
+    ask(tab)
+    tab.until("writing?.text === 'half of'")
+    tab.ask(leave)
+    assert server.left.wait(10)
+    tab.until("document.readyState === 'complete' && !writing && kept.list().length")
+    assert tab.ask("kept.list()[0].turns.map(({asked, answered}) => [asked, answered])") == [["Why?", "half of"]]
+    assert tab.ask("kept.list()[0].turns[0].note").endswith("stopped")
+
+
+@pytest.mark.browser
+def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost(tab, server):
+    answered(tab, server, "one")
+    server.parts = [Event()]
+    tab.click(".again")
+    tab.until("!!writing")
+    tab.click("#new")
+    assert server.left.wait(10)
+    tab.click("#list .open")
+    assert tab.ask("conversation.turns.map(t => t.answer.text)") == ["one"]
+
+
+@pytest.mark.browser
+def test_settings_are_kept_in_the_browser(tab, server):
+    server.parts = ANSWER
+    opened(tab, server)
+    ask(tab)
+    tab.until("byId('tokens').checked && !writing")
+    tab.click("#tokens")
+    tab.ask("byId('settings').open = true; byId('system').focus()")
+    tab.type("Be brief.")
+    tab.ask("byId('drafts').click(); byId('system').blur()")
+    tab.visit(server.url)
+    ask(tab)
+    finish(tab)
+    assert server.asked[-1]["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert server.asked[-1]["speculative"] is False
+    assert tab.ask(SHOWN) == [] and not tab.ask("byId('tokens').disabled || byId('tokens').checked")
+
+
+@pytest.mark.browser
+def test_conversations_are_found_by_their_text(tab, server):
+    answered(tab, server, "The answer holds a Needle.")
+    tab.click("#new")
+    server.parts = [chunk(content="no"), *ended()]
+    ask(tab, "Another?")
+    finish(tab)
+    titles = "[...document.querySelectorAll('#list .open')].map(e => e.textContent)"
+    assert tab.ask(titles) == ["Another?", "Why?"]
+    tab.ask("byId('search').focus()")
+    tab.type("needle")
+    assert tab.ask(titles) == ["Why?"]
+
+
+@pytest.mark.browser
+def test_a_button_scrolls_to_the_end(tab, server):
+    opened(tab, server, width=375)
+    assert tab.ask("byId('end').hidden && !atEnd()"), "not below the examples"
+    answered(tab, server, "line\n\n" * 60, width=375)
+    assert tab.ask("byId('end').hidden")
+    tab.ask("log.scrollTop = 0")
+    tab.until("!byId('end').hidden")
+    tab.click("#end")
+    tab.until("byId('end').hidden && atEnd()")
+    tab.ask("byId('new').click()")
+    tab.until("!frame")
+    assert tab.ask("byId('end').hidden && !atEnd() && log.scrollTop === 0")
+
+
+@pytest.mark.browser
+def test_enter_on_a_touch_screen_is_a_new_line(tab, server):
+    server.parts = ANSWER
+    opened(tab, server)
+    tab.call("Emulation.setEmitTouchEventsForMouse", enabled=True, configuration="mobile")
+    tab.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    try:
+        ask(tab)
+        assert tab.ask("matchMedia('(pointer: coarse)').matches")
+        assert tab.ask("input.value") == "Why?\n" and server.asked == []
+        tab.ask("send.click()")
+        finish(tab)
+        assert len(server.asked) == 1
+    finally:
+        tab.call("Emulation.setTouchEmulationEnabled", enabled=False)
+        tab.call("Emulation.setEmitTouchEventsForMouse", enabled=False)
 
 
 @pytest.mark.browser

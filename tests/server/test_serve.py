@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ import tiny
 from driver import assert_refused, call
 from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
+from terminal import Terminal
 
-from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.server.endpoints import log_line
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -357,6 +359,32 @@ def test_names_of_models_count_if_they_are_to(models, server):
 
 
 def test_the_line_of_a_request():
-    answers = [Metrics(1200, [1] * 30), Metrics(1200, [1] * 20, drafted=8, accepted=6)]
-    assert log_line(answers[:1], 2.0) == "1,200 prompt tokens, 30 new in 2.0 s, 15.0 tokens/s"
-    assert log_line(answers, 2.0).endswith("25.0 tokens/s, 75% of 8 draft tokens accepted")
+    figures = {"usage": {"prompt_tokens": 1200, "completion_tokens": 30}, "timings": {}}
+    assert log_line(figures, 2.04) == "1,200 prompt + 30 answer tokens, 2.0 s"
+    figures["timings"] = {"predicted_per_second": 18.25, "draft_n": 8, "draft_n_accepted": 6}
+    assert log_line(figures, 2.04) == "1,200 prompt + 30 answer tokens, 2.0 s, 18.2 tokens/s, 75% accepted"
+
+
+def test_a_terminal_shows_a_line_for_each_request(models):
+    with Terminal("serve", "--port", 0, *models, "-c", 4096, "-np", 1, streams=("stderr",)) as shown:
+        shown.read(until="Ctrl-C")
+        port = int(re.search(r"localhost:(\d+)/v1", shown.text)[1])
+
+        def ask(path, body, leave=False):
+            connection = HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            said = answer.read(1 if leave else None)
+            connection.close()
+            return json.loads(said) if not leave else None
+
+        answer = ask(CHAT, {"model": "gpt-4o", "messages": ASKED, "max_tokens": 20, "temperature": 0})
+        read, speed = answer["usage"]["prompt_tokens"], answer["timings"]["predicted_per_second"]
+        shown.read(until=f"{speed:,.1f} tokens/s")
+        assert re.search(rf"\d\d:\d\d:\d\d  {read} prompt \+ 20 answer tokens, \d+\.\d s, ", shown.text)
+        ask(CHAT, {"messages": "\x1b[2J"})
+        shown.read(until=f"POST {CHAT}: Expected `array`")
+        ask("/chat/completions", {})
+        shown.read(until="POST /chat/completions: 404: Not Found")
+        ask(CHAT, {"messages": ASKED, "max_tokens": 4000, "stream": True}, leave=True)
+        shown.read(until="the client disconnected after ")
