@@ -40,7 +40,7 @@ _SIGNS = {
     "inconclusive": "?: inconclusive, the interval contains 1 and is wider",
     "nothing drafted": "0: nothing was drafted, so this is the target's own speed",
     "few accepted": "0: hardly any tokens came from drafts, so this is the target's own speed",
-    "too few prompts": f"?: fewer than {LEAST_PROMPTS} prompts, so there is no interval",
+    "too few prompts": "?: no interval",
 }
 _STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}
 _EXACTNESS = {
@@ -51,7 +51,7 @@ _EXACTNESS = {
 }
 
 DETAILS = ("variant", "answers", "accepted by position", "time")
-COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
+COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/step", "cost", "accept", "TTFT", "TPOT")
 
 
 class Progress(ExitStack):
@@ -151,10 +151,11 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
         return Text("The saved result is about other models, so there is nothing to compare.", style="bold")
     columns = ("variant", "then", "now", "now / then", "95%", "")
     table = plain_table(columns, left=columns)
-    table.title, table.title_justify = "against the saved result (measured at another time, so not paired)", "left"
+    title = "tokens/s against the saved result (measured at another time, so not paired)"
+    table.title, table.title_justify = title, "left"
     table.padding = (0, 1)
     for each in changes(before, result):
-        speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
+        speeds = (f"{speed:,.1f}" for speed in (each.then, each.now))
         ratio = f"{each.ratio.mean:.2f}x" if each.ratio.excludes_one else ""
         table.add_row(each.name, *speeds, ratio, each.ratio.bounds, each.ratio.difference)
     if not table.row_count:
@@ -207,8 +208,8 @@ def key(result: ComparisonResult, signs: bool = False) -> list[str]:
     """What the columns mean, and which categories have no table. signs: explain those of a screen."""
     lines = [
         "tok/s: geometric means over the prompts, so their ratio is the speedup",
-        "speedup = tok/pass / cost; empty unless the interval excludes 1",
-        "cost: of a pass and its draft, in passes of the target alone",
+        "speedup = tok/step / cost; empty unless the interval excludes 1",
+        "cost: the time of a step with its draft, divided by that of a step of the target alone",
     ]
     if signs:
         shown = {finding(result, each) for name in result.categories for each in result.of_category(name)}

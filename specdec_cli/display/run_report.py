@@ -23,6 +23,10 @@ _REASONS = {
     "context": "stopped: the context is full",
     "interrupted": "interrupted",
 }
+_UNDECIDED = {
+    "inconclusive": "too noisy to tell which is faster",
+    "too few prompts": "measured too briefly to compare",
+}
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
 """Draft lengths that are counted together."""
 _MOST_LINES, _MOST_IDLE_LINES = 3, 2
@@ -78,7 +82,7 @@ def run_details(run: RunRecord) -> RenderableType:
         lines["by drafter"] = ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, drafted, kept in sources)
     if metrics.lengths[1:]:
         lines["lengths"] = _lengths(metrics.lengths)
-        lines["each length"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(metrics.lengths) if count)
+        lines["each length"] = "  ".join(f"{n}: {count}x" for n, count in enumerate(metrics.lengths) if count)
     if metrics.forced:
         lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
     if metrics.steps:
@@ -112,6 +116,9 @@ def _headline(run: RunRecord) -> str:
         why = f" ({run.undrafted})" if run.undrafted else ""
         what = "the target alone" if run.settings.drafter == "none" else f"nothing was drafted{why}"
         what = what if metrics.steps else ""
+    elif baseline is not None and (why := _undecided(baseline)):
+        alone = f" with drafts, {baseline.tokens_per_s:,.1f} alone" if speed and baseline.tokens_per_s else ""
+        speed, what = "", ": ".join(filter(None, (speed + alone, why)))
     elif baseline is not None:
         what = _claim(baseline)
     else:
@@ -119,17 +126,18 @@ def _headline(run: RunRecord) -> str:
     return ", ".join(filter(None, (speed, what, _sameness(metrics, baseline))))
 
 
+def _undecided(baseline: BaselineResult) -> str:
+    """Why the measurement doesn't show which is faster; empty if it does."""
+    return _UNDECIDED.get(baseline.speedup.difference if baseline.speedup else "too few prompts", "")
+
+
 def _claim(baseline: BaselineResult) -> str:
-    """What the measurement shows: a ratio only if its interval excludes 1. For answers with drafts."""
+    """What a measurement shows that isn't undecided: a ratio if its interval excludes 1. For answers with drafts."""
     speedup = baseline.speedup
-    if speedup is None or speedup.low is None or speedup.high is None:
-        return "speedup unknown: too little was measured"
-    if speedup.difference == "faster":
+    if speedup and speedup.difference == "faster":
         return f"{speedup.mean:.2f}x faster than the target alone ({speedup.low:.2f} to {speedup.high:.2f})"
-    if speedup.difference == "slower":
+    if speedup and speedup.difference == "slower":
         return f"slower than the target alone: {speedup}"
-    if speedup.difference == "inconclusive":
-        return "speedup unknown: the measurements differ too much"
     return "as fast as the target alone"
 
 
@@ -161,7 +169,7 @@ def _speeds(run: RunRecord) -> list[Text]:
         return []
     most = max(mine, alone)
     speeds = {"with drafts": mine, "alone": alone}
-    return [Text(f"  {name:<11} {speed:>7,.1f} tok/s {bar(speed / most, 20)}") for name, speed in speeds.items()]
+    return [Text(f"  {name:<11} {speed:>7,.1f} tokens/s {bar(speed / most, 20)}") for name, speed in speeds.items()]
 
 
 def _kept(metrics: Metrics) -> str:
@@ -169,7 +177,7 @@ def _kept(metrics: Metrics) -> str:
     if not metrics.drafted:
         return ""
     rate = f"{metrics.accepted:,} of {metrics.drafted:,} draft tokens kept ({metrics.acceptance_rate:.0%})"
-    return f"{rate}, {metrics.tokens_per_step:.1f} tokens/pass"
+    return f"{rate}, {metrics.tokens_per_step:.1f} tokens/step"
 
 
 def _ended(metrics: Metrics) -> str:

@@ -194,9 +194,9 @@ def test_a_signal_at_the_prompt(models, send):
 
 def test_an_answer_is_stopped_and_kept(models):
     with at_terminal(*models[:-4], "-n", 16000, "-c", 16384) as terminal:
-        enter(terminal, b"one", "tok/pass")
+        enter(terminal, b"one", "tok/step")
         terminal.process.send_signal(signal.SIGINT)
         terminal.read(until="interrupted")
         enter(terminal, b"/show", "2 messages")
-        enter(terminal, b"two", "tok/pass")
+        enter(terminal, b"two", "tok/step")
         assert terminal.ended_by(signal.SIGTERM) == 143
