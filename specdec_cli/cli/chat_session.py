@@ -26,7 +26,7 @@ from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.options import flag_of, name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.user_files import expanded
+from specdec_cli.user_files import expanded, nearest
 
 FENCE = '"""'
 """Starts and ends a message of several lines."""
@@ -57,8 +57,10 @@ class ChatSession:
         try:
             if line.startswith("/"):
                 name, _, argument = line.partition(" ")
+                name = _ALIASES.get(name, name)
                 if name not in COMMANDS:
-                    raise UsageError(f"there is no command {name}", "/help lists the commands.")
+                    hint = nearest(name, COMMANDS) or "/help lists the commands."
+                    raise UsageError(f"there is no command {name}", hint)
                 COMMANDS[name](self, argument.strip())
             elif line.strip():
                 attached, self.attached = self.attached, ""
@@ -218,6 +220,8 @@ class ChatSession:
 COMMANDS: dict[str, Callable[[ChatSession, str], None]] = {
     f"/{name.removeprefix('do_')}": method for name, method in vars(ChatSession).items() if name.startswith("do_")
 }
+_ALIASES = dict.fromkeys(("/quit", "/bye", "/q"), "/exit")
+"""What other chats call a command. /help doesn't list them."""
 
 
 def in_words(name: str, value: object, settings: Settings) -> str:

@@ -56,7 +56,7 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
     layers = [given, config]
     target = given.get("target") or config.get("target")
     if named is None and target is None:
-        if "draft" in given or "draft" in config:
+        if {given.get("draft"), config.get("draft")} - {None, "none"}:
             raise UsageError("a draft was given without a target", "Name the target with -m, or a pair with -p.")
         named = profiles.DEMO
     elif named is None and not str(target).endswith(".gguf") and target in profiles.names():
@@ -64,6 +64,8 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
         for layer in layers:
             layer.pop("target", None)
     for layer in layers:  # a profile's name for a draft means the profile's draft
+        if layer.get("draft") == "none":
+            raise UsageError("a draft model can't be 'none'", "For the target alone: --drafter none, without -md.")
         if layer.get("draft") in profiles.names():
             layer["draft"] = _profile_layer(layer["draft"]).get("draft")
     if named is not None:
