@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from specdec_cli.display.terminal import safe
 
 UNCUT = 10_000
 """Cells that hold any line: the width of what is no terminal."""
@@ -26,6 +30,34 @@ def plain_table(
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Text for a cell. A word that is wider than the cell, such as a path, breaks after `/`, `-` or `_`, or before `.gguf`."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = _WORD.sub(lambda word: _folded(word[0], options.max_width), safe(self.text))
+        yield Text(text, overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        text = safe(self.text)
+        parts = (part for word in text.split() for part in _BREAKS.split(word))
+        return Measurement(max(map(cell_len, parts), default=0), cell_len(text))
+
+
+_WORD, _BREAKS = re.compile(r"\S+"), re.compile(r"(?<=[/\-_])|(?=\.[A-Za-z])")
+
+
+def _folded(word: str, width: int) -> str:
+    lines = [""]
+    for part in _BREAKS.split(word) if cell_len(word) > width else [word]:
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def label_grid() -> Table:
     """Labels and text with a hanging indent."""
     grid = Table.grid(padding=(0, 2))
@@ -40,7 +72,7 @@ def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
     for name, value in lines.items():
         for i, line in enumerate([value] if isinstance(value, str) else value or ()):
             if line:
-                grid.add_row(name if i == 0 else "", line)
+                grid.add_row(name if i == 0 else "", Folding(line))
     return grid
 
 
