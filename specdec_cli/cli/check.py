@@ -12,7 +12,6 @@ from specdec_cli.cli.output import print_json, print_parts
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.display.terminal import status_line
 
-
 _FORMS = "Name two models, or a profile: specdec check -m TARGET -md DRAFT, or specdec check -p PROFILE."
 
 

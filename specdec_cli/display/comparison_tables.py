@@ -209,7 +209,7 @@ def key(result: ComparisonResult, signs: bool = False) -> list[str]:
     lines = [
         "tok/s: geometric means over the prompts, so their ratio is the speedup",
         "speedup = tok/step / cost; empty unless the interval excludes 1",
-        "cost: the time of a step with its draft, divided by that of a step of the target alone",
+        "cost: time of a step with its draft / time of a step of the target alone",
     ]
     if signs:
         shown = {finding(result, each) for name in result.categories for each in result.of_category(name)}

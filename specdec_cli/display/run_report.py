@@ -274,8 +274,8 @@ def alone_line(metrics: Metrics, found: BaselineResult) -> Text:
         if not metrics.drafted:
             return Text("same text, token for token; nothing was drafted")
         mine, alone = metrics.tokens_per_s, found.tokens_per_s
-        speeds = f"; {alone:,.1f} tokens/s alone, {mine:,.1f} with drafts" if mine and alone else ""
-        return Text(f"same text as with drafts, token for token{speeds}")
+        speeds = f"; {mine:,.1f} tokens/s with drafts, {alone:,.1f} alone (one answer each)" if mine and alone else ""
+        return Text(f"same text, token for token{speeds}")
     if found.differs_at is None:
         return Text("sampled again: this acceptance rule keeps the distribution, not the text")
     why = str(found.divergence or "can't be explained: the passes of the first answer can't be repeated (try /regen)")

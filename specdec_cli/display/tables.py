@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.containers import Lines
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +34,7 @@ def plain_table(
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """Text for a cell. A word that is wider than the cell, such as a path, breaks after `/`, `-` or `_`, or before `.gguf`."""
+    """Text for a cell. A word wider than the cell, such as a path, breaks after `/`, `-` or `_`, or before `.gguf`."""
 
     text: str
 
@@ -87,14 +89,23 @@ def note_lines(notes: Iterable[str]) -> list[Text]:
     return [Text(f"note: {note}", style="yellow") for note in notes]
 
 
+class _EvenText(Text):
+    """Wraps into lines of about the same length, so that no word is alone on the last one."""
+
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
+        lines = super().wrap(console, width, **options)
+        while width > 1 and len(narrower := super().wrap(console, width - 1, **options)) == len(lines):
+            lines, width = narrower, width - 1
+        return lines
+
+
 @dataclass
 class FittingTable:
     """A table that leaves out the columns that don't fit.
 
     columns: their titles, the most important first. Only the first column and the `prose` columns may take several
     lines; with `folds` all columns are prose. least: how narrow prose may get, in cells; first: the same for the first
-    column. Prose, the first column and
-    columns without a title are aligned to the left.
+    column. Prose, the first column and columns without a title are aligned to the left.
     """
 
     columns: Sequence[str]
@@ -106,7 +117,8 @@ class FittingTable:
     rows: list[tuple[list[Text], str]] = field(default_factory=list)
 
     def add(self, cells: Sequence[Text | str], style: str = "") -> None:
-        self.rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
+        kind = _EvenText if self.folds else Text
+        self.rows.append(([kind(cell) if isinstance(cell, str) else cell for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]

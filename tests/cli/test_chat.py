@@ -76,7 +76,7 @@ def test_a_script_of_turns(models, tmp_path):
         "four",
     )
     assert code == 0 and err.count("tokens/s, ") == 4
-    assert "same text as with drafts, token for token" in err and "5 characters come before" in err
+    assert "same text, token for token; " in err and "5 characters come before" in err
     assert "removed: " in err
     assert "system message: Be brief." in err and all(name in err for name in COMMANDS)
     again = script(models, "/show", more=["--resume", "mine"])
