@@ -95,7 +95,8 @@ def run_details(run: RunRecord) -> RenderableType:
         names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
         shares = "  ".join(f"{name} {seconds / metrics.decode_s:.0%}" for name, seconds in names)
         lines["decoding"] = f"{duration(metrics.decode_s)}:  {shares}"
-    read = f"{metrics.prompt_tokens:,} tokens in {duration(metrics.prefill_s)}"
+    tokens = f"{metrics.prompt_tokens:,} token{'s' * (metrics.prompt_tokens != 1)}"
+    read = f"{tokens} in {duration(metrics.prefill_s)}"
     lines["prompt"] = read if metrics.prompt_tokens else "not read to its end"
     lines["memory"] = _memory(run.memory) if run.memory else ""
     lines["rounding"] = run.rounding
