@@ -164,12 +164,12 @@ class Session(AbstractContextManager["Session"]):
             raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
         return settings
 
-    def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
-        """Open contexts with room for a prompt and its answer, for all variants of the settings in `ways`.
+    def open(self, prompt_tokens: int, variants: Sequence[Settings] = ()) -> None:
+        """Open contexts with room for a prompt and its answer, for all variants of the settings in `variants`.
 
         Raises SpecdecError if the prompt is too long, memory is short, or the models can't do what the settings need.
         """
-        self.models.open(prompt_tokens, ways or [self.settings])
+        self.models.open(prompt_tokens, variants or [self.settings])
 
     def events(
         self,

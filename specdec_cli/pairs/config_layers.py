@@ -163,12 +163,12 @@ def _checked(values: dict[Any, Any], path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name}: {error}", error.hint) from None
 
 
-def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
+def require_used(typed: Collection[str], variants: Iterable[Settings]) -> None:
     """Raise UsageError if the user typed an option that none of the drafters uses.
 
     `none` allows all of them, so that adding it to a command gives the baseline.
     """
-    chains = [way.chain for way in ways]
+    chains = [each.chain for each in variants]
     if all(chain.names == ("none",) for chain in chains):
         return
     for name, need, user, add in (
