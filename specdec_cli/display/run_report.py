@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
@@ -59,13 +60,30 @@ def run_report(run: RunRecord) -> RenderableType:
     """
     metrics, settings = run.metrics, run.settings
     notes, lines = note_lines(metrics.notes), [line for line in (_headline(run), _kept(metrics)) if line]
-    ended = _ended(metrics)
+    ended, last = _ended(metrics), list[RenderableType]()
     if not lines or len(notes) + len(lines) < (_MOST_LINES if metrics.drafted else _MOST_IDLE_LINES):
-        lines.append("; ".join(filter(None, (ended, settings_line(settings)))))
+        described = settings_line(settings), _without_models(settings)
+        last = [_FirstThatFits(["; ".join(filter(None, (ended, line))) for line in described])]
     else:
         seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
         lines[-1] += f"; {ended}{seed}"
-    return Group(*notes, Text(lines[0], "bold"), *_speeds(run), *map(Text, lines[1:]))
+    return Group(*notes, *(Text(line, "bold") for line in lines[:1]), *_speeds(run), *map(Text, lines[1:]), *last)
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstThatFits:
+    """The first of several texts that fits into one line; else the last."""
+
+    texts: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(next((text for text in self.texts if cell_len(text) <= options.max_width), self.texts[-1]))
+
+
+def _without_models(settings: RecordedSettings) -> str:
+    """The drafter's name and the settings, but not the names of files."""
+    drafter = "" if settings.drafter == "none" else settings.drafter
+    return ", ".join(filter(None, (drafter, settings_line(replace(settings, target="")))))
 
 
 def run_details(run: RunRecord) -> RenderableType:

@@ -184,7 +184,9 @@ def test_a_report_of_an_answer_without_drafts_has_two_lines(notes, baseline, set
     assert "x one" in text and not re.search(r"\d\.\d\dx", text)
     assert settings.seed is None or "seed" in text
     if baseline is None and settings is SMALL:
-        assert shown(metrics, settings=settings, undrafted=why, width=80).count("\n") == 2
+        for name in (settings.target, f"{'a-long-name-' * 6}.gguf"):
+            text = shown(metrics, settings=replace(settings, target=name), undrafted=why, width=80)
+            assert text.count("\n") == 2
 
 
 @pytest.mark.parametrize("notes", [(), (BUSY,)], ids=["quiet", "busy"])
