@@ -94,7 +94,7 @@ def test_a_text_with_fences_gets_longer_ones(tmp_path):
 
 
 def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
-    answering(monkeypatch, f"```\n{TEXT}# more\n```", lambda: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(command, "show_answer", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     monkeypatch.setattr(command, "print_run_report", lambda *_, **__: None)
     code, out, err = invoke(file, "Add a comment.", *chatting, "--write")
     assert (code, out) == (130, "") and "Nothing was written." in err and file.read_bytes() == TEXT.encode()
