@@ -292,7 +292,7 @@ class Generation:
                 result.threads = tuple(context.thread_log)
                 result.conditions = conditions(models.target.threads, context.n_ctx)
                 if result.settings.grammar and result.finish_reason in ("length", "context"):
-                    result.notes += ("the answer was cut off before it fulfilled its grammar: -n gives it more tokens",)
+                    result.notes += ("the answer stopped at -n before it fulfilled its grammar; raise -n",)
                 session.keep_costs()
                 result.notes += tuple(note for note in session.notes if note not in known)
                 result.notes += crowding_notes(result.metrics, models.target)
