@@ -32,7 +32,7 @@ _FINDINGS = {
     "inconclusive": ("?", "yellow"),
     "nothing drafted": ("0", ""),
     "few accepted": ("0", ""),
-    "too few prompts": ("?", "yellow"),
+    "no interval": ("?", "yellow"),
 }
 """A finding as a word or sign that fits a screen; `_SIGNS` explains the signs."""
 _SIGNS = {
@@ -40,7 +40,7 @@ _SIGNS = {
     "inconclusive": "?: inconclusive, the interval contains 1 and is wider",
     "nothing drafted": "0: nothing was drafted, so this is the target's own speed",
     "few accepted": "0: hardly any tokens came from drafts, so this is the target's own speed",
-    "too few prompts": "?: no interval",
+    "no interval": "?: no interval",
 }
 _STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}
 _EXACTNESS = {
@@ -228,7 +228,9 @@ def finding(result: ComparisonResult, summary: Summary) -> str:
     """What a variant's speed shows, or that its answers are WRONG; empty for a baseline."""
     if result.exactness.get(summary.variant, {}).get("wrong"):
         return "WRONG"
-    return "" if summary.variant in {each.baseline for each in result.variants} else summary.finding
+    if summary.variant in {each.baseline for each in result.variants}:
+        return ""
+    return "no interval" if summary.finding == "too few prompts" else summary.finding  # the verdict says why
 
 
 def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:

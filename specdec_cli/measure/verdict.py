@@ -156,7 +156,7 @@ def _interval(summary: Summary) -> str:
 def _predicate(summary: Summary) -> str:
     """What a variant's speed shows, after its name."""
     if summary.finding == "too few prompts":
-        return "was measured with too few prompts"
+        return "has no interval"
     return {
         "nothing drafted": "drafted nothing: its speed is the target's own",
         "few accepted": "used hardly any draft tokens: its speed is the target's own",
