@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("-n", "--max-tokens", type=int, default=96)
     chosen = parser.parse_args()
     print(f"{machine()}; {Path(chosen.target).name}, {chosen.servers} servers, {chosen.drafter}\n")
-    columns = ("alone, ms per token", "auto, ms per token", "speedup", "worst category", "tokens per pass", "texts")
+    columns = ("alone, ms per token", "auto, ms per token", "speedup", "worst category", "tokens per step", "texts")
     print(head("delay, ms", *columns))
     for place in [None, *chosen.delays]:
         with ExitStack() as stack:

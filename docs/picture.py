@@ -6,7 +6,6 @@ python docs/picture.py
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from specdec_cli import Step
+from specdec_cli import SamplingParams, Step
 from specdec_cli.display import live
-from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import race
 
 WIDTH, HEIGHT = 88, 24
@@ -31,9 +30,9 @@ def screen_at(stop_after: int) -> pyte.Screen:
     console = Console(
         file=StringIO(), force_terminal=True, width=WIDTH, height=HEIGHT, color_system="standard", _environ={}
     )
-    with race.engine_of(replace(race.settings(), drafter="model", draft_tokens=6), Interrupt()) as engine:
-        display = live.LiveDisplay(console, engine.settings.max_tokens)
-        for event in engine.stream(race.unfinished_file(), raw=True):
+    with one_session(race.settings(race.Arrangement("model", 6, widened=False))) as session:
+        display = live.LiveDisplay(console, session.settings.max_tokens)
+        for event in session.stream(race.PROMPT, SamplingParams(temperature=0.7, seed=1), raw=True):
             display.show(event)
             partly = isinstance(event, Step) and 0 < event.accepted < len(event.drafted)
             if isinstance(event, Step) and event.index >= stop_after and partly:
@@ -63,8 +62,8 @@ def as_text(screen: pyte.Screen) -> list[Text]:
 
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False, force_terminal=True)
-    console.print("$ specdec run -m target.gguf -md draft.gguf -k 6 -f library.py", style="bold")
-    for row in as_text(screen_at(stop_after=34)):
+    console.print("$ specdec run -m target.gguf -md draft.gguf -k 6 --temp 0.7 --seed 1 -f stack.py", style="bold")
+    for row in as_text(screen_at(stop_after=24)):
         console.print(row, no_wrap=True)
     svg = console.export_svg(title="specdec", unique_id="live")
     # The web font that Rich asks for would make the picture call home; any monospace font will do.

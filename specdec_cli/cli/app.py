@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
@@ -33,6 +34,8 @@ COMMANDS = {
     "doctor": "Check the installation.",
 }
 """The first line of each command's help."""
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
+"""Within a paragraph."""
 
 
 @cache
@@ -44,7 +47,10 @@ def load(name: str) -> Any:
         alone = typer.Typer(add_completion=False)
         alone.command(name.replace("_", "-"))(command)
         command = alone
-    return typer.main.get_command(command)
+    found = typer.main.get_command(command)
+    for each in (found, *getattr(found, "commands", {}).values()):
+        each.help = _LINE_BREAK.sub(" ", each.help or "")  # Typer would keep those of the docstring
+    return found
 
 
 class _Commands(ErrorReporting):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from io import TextIOWrapper
 
 import platformdirs
-from rich.text import Text
+from rich.console import RenderableType
 
 from specdec_cli import drafters
 from specdec_cli.chat import kept_conversations
@@ -21,12 +21,13 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.options import options_of
 from specdec_cli.decoding.rules import label
 from specdec_cli.display.run_report import alone_line, turn_line
+from specdec_cli.display.tables import lines_table
 from specdec_cli.display.terminal import raw, status_line
 from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.options import flag_of, name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.user_files import expanded
+from specdec_cli.user_files import expanded, nearest
 
 FENCE = '"""'
 """Starts and ends a message of several lines."""
@@ -57,8 +58,10 @@ class ChatSession:
         try:
             if line.startswith("/"):
                 name, _, argument = line.partition(" ")
+                name = _ALIASES.get(name, name)
                 if name not in COMMANDS:
-                    raise UsageError(f"there is no command {name}", "/help lists the commands.")
+                    hint = nearest(name, COMMANDS) or "/help lists the commands."
+                    raise UsageError(f"there is no command {name}", hint)
                 COMMANDS[name](self, argument.strip())
             elif line.strip():
                 attached, self.attached = self.attached, ""
@@ -72,8 +75,8 @@ class ChatSession:
         draft, self.draft = self.draft, ""
         return draft
 
-    def say(self, text: str | Text) -> None:
-        print_parts(text, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
+    def say(self, what: RenderableType) -> None:
+        print_parts(what, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
     def _run(self, answer: Generation) -> None:
         """Show an answer, keep it, and report on it."""
@@ -111,7 +114,7 @@ class ChatSession:
 
     def do_help(self, _: str) -> None:
         """list the commands"""
-        self.say("\n".join(f"{name:<10} {command.__doc__}" for name, command in COMMANDS.items()))
+        self.say(lines_table({name: command.__doc__ for name, command in COMMANDS.items()}))
         self.say('Several lines: """ before and after them, or Alt-Enter. Ctrl-C stops an answer, Ctrl-D leaves.')
 
     def do_exit(self, _: str) -> None:
@@ -166,8 +169,9 @@ class ChatSession:
     def do_show(self, _: str) -> None:
         """show the settings, and how full the context is"""
         conversation = self.conversation
-        for name, value in conversation.settings.shaping().items():
-            self.say(f"{flag_of(name):<18} {in_words(name, value, conversation.settings)}")
+        settings = conversation.settings
+        values = settings.shaping().items()
+        self.say(lines_table({flag_of(name): in_words(name, value, settings) for name, value in values}))
         n_ctx = conversation.session.settings.ctx
         self.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
 
@@ -218,6 +222,8 @@ class ChatSession:
 COMMANDS: dict[str, Callable[[ChatSession, str], None]] = {
     f"/{name.removeprefix('do_')}": method for name, method in vars(ChatSession).items() if name.startswith("do_")
 }
+_ALIASES = dict.fromkeys(("/quit", "/bye", "/q"), "/exit")
+"""What other chats call a command. /help doesn't list them."""
 
 
 def in_words(name: str, value: object, settings: Settings) -> str:

@@ -7,20 +7,35 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.completion import models
+from specdec_cli.cli.completion import models, pairs
 from specdec_cli.cli.output import print_json, print_parts
-from specdec_cli.decoding.errors import IncompatiblePair
+from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.display.terminal import status_line
+
+_FORMS = "Name two models, or a profile: specdec check -m TARGET -md DRAFT, or specdec check -p PROFILE."
 
 
 def check(
+    first: Annotated[
+        str | None, typer.Argument(metavar="target", help="The same as -m.", autocompletion=models)
+    ] = None,
+    second: Annotated[
+        str | None, typer.Argument(metavar="draft", help="The same as -md.", autocompletion=models)
+    ] = None,
     target: Annotated[
-        str,
-        typer.Argument(help="Target: a .gguf file, REPO:QUANT, REPO/FILE.gguf or a profile.", autocompletion=models),
-    ],
-    draft: Annotated[
         str | None,
-        typer.Argument(help="Draft, in the same forms. \\[default: the profile's]", autocompletion=models),
+        typer.Option(
+            "--target",
+            "-m",
+            help="Target: a .gguf file, REPO:QUANT, REPO/FILE.gguf or a profile.",
+            autocompletion=models,
+        ),
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", "-md", help="Draft, in the same forms.", autocompletion=models)
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", "-p", help="Model pair by name (see specdec ls).", autocompletion=pairs)
     ] = None,
     ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens for the memory estimate.")] = 4096,
     json_: opt.Json = False,
@@ -34,11 +49,21 @@ def check(
     from specdec_cli.display.pair_tables import check_tables
     from specdec_cli.pairs.pair_check import check_pair_by_name
 
+    pair = _pair([each for each in (first, second) if each], target, draft, profile)
     with status_line("reading headers", json_):
-        result = check_pair_by_name(target, draft, ctx)
+        result = check_pair_by_name(*pair, ctx)
     if json_:
         print_json(result)
     else:
         print_parts(check_tables(result))
     if result.verdict == "incompatible":
         raise typer.Exit(IncompatiblePair.exit_code)
+
+
+def _pair(rest: list[str], target: str | None, draft: str | None, profile: str | None) -> tuple[str, str | None]:
+    """Target and draft: from the options, else from the arguments `rest`. A profile stands for both of its models."""
+    first = target or profile or (rest.pop(0) if rest else None)
+    second = draft or (rest.pop(0) if rest else profile if target else None)
+    if first is None or rest:
+        raise UsageError("there are too many models" if rest else "there is no model to check", _FORMS)
+    return first, second

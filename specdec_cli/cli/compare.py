@@ -151,7 +151,7 @@ def _measure(
 
     with interruptible(" before anything was measured") as interrupt:
         with status_line("loading", silent) as say:
-            engine = Engine(run.loaded, interrupt, ways=run.drafting)
+            engine = Engine(run.loaded, interrupt, variants=run.drafting)
             engine.weights.read_corpus(interrupt, say)
         with engine, Progress(sys.stderr, run.baselines) as progress:
             result = run.run(engine.session(), prompts, system, raw, progress.update)

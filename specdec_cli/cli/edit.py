@@ -181,6 +181,7 @@ def edit(
         if error:
             raise error
     if interrupt.exit_code:
+        print("Nothing was written.", file=sys.stderr)
         raise typer.Exit(interrupt.exit_code)
     if answer.result.finish_reason != "stop":
         raise SpecdecError("the answer was cut off: nothing was written", "Give it more tokens (-n), or fewer lines.")

@@ -47,7 +47,7 @@ def pull(
 ) -> None:
     """Download a model pair.
 
-    Its tokenizers are compared first, from the file headers.
+    First, specdec compares their tokenizers, from the file headers.
 
     If a pull is interrupted, run it again: it continues where it stopped. Each file's checksum is verified; --check
     verifies them again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def replay(
     file: Annotated[Path, typer.Argument(help="A run recorded with: specdec run --trace FILE")],
     speed: Annotated[float | None, typer.Option(help="Speed, relative to the run's own. \\[default: 1]")] = None,
-    step: Annotated[bool, typer.Option("--step", help="Show one step per key press: space goes on, q quits.")] = False,
+    step: Annotated[
+        bool, typer.Option("--step", help="Show one step for each key press: space continues, q quits.")
+    ] = False,
     output: Annotated[
         list[Path] | None,
         typer.Option(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_cli.measure.traces import TraceFile
 
 
-_Prompt = Annotated[str | None, typer.Argument(help="The prompt; what is piped in is added to it.")]
+_Prompt = Annotated[str | None, typer.Argument(help="The prompt. Piped text is added to it.")]
 _File = Annotated[
     Path | None,
     typer.Option("--file", "-f", help="Read the prompt from a file."),
@@ -33,13 +33,13 @@ _File = Annotated[
 _Baseline = Annotated[bool, typer.Option("--baseline", help="Also run the target alone and compare.")]
 _Stop = Annotated[
     list[str] | None,
-    typer.Option(hidden=True, help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
+    typer.Option(hidden=True, help=r"Stop at this string; \n, \t and \\ are escapes; may be repeated."),
 ]
 
 _JsonSchema = Annotated[
     str | None,
     typer.Option(
-        help="Bind the answer to a JSON schema: a file, or the schema itself.",
+        help="Constrain the answer to a JSON schema, in a file or as text.",
         metavar="FILE|TEXT",
         hidden=True,
         rich_help_panel="Constraints",
@@ -48,12 +48,15 @@ _JsonSchema = Annotated[
 _GrammarFile = Annotated[
     Path | None,
     typer.Option(
-        "--grammar", hidden=True, help="Bind the answer to a grammar in GBNF or Lark.", rich_help_panel="Constraints"
+        "--grammar",
+        hidden=True,
+        help="Constrain the answer to a grammar in GBNF or Lark.",
+        rich_help_panel="Constraints",
     ),
 ]
 _Regex = Annotated[
     str | None,
-    typer.Option(hidden=True, help="Bind the answer to a regular expression.", rich_help_panel="Constraints"),
+    typer.Option(hidden=True, help="Constrain the answer to a regular expression.", rich_help_panel="Constraints"),
 ]
 
 

@@ -27,7 +27,7 @@ _CONTEXT = 4096
 def serve(
     given: opt.Given,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
     parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
     queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = 64,
     api_key: Annotated[

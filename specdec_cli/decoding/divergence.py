@@ -95,9 +95,14 @@ class Divergence:
     def __str__(self) -> str:
         own, other = ("outright" if by is None else f"by {by:.3g}" for by in (self.own_margin, self.margin))
         return self.bug or (
-            f"rounding, proved: computed again, a pass over one token prefers the target's {own}, and the pass over "
-            f"{self.width} prefers the other {other} ({self.unit})"
+            f"rounding, proved: computed again, the target alone prefers its token {own}; "
+            f"{_with(self.width)}, it prefers the other {other} ({self.unit})"
         )
+
+
+def _with(width: int) -> str:
+    """How a token was chosen. The passes themselves may have another width: --bitwise pads and splits them."""
+    return f"with {width - 1} draft token{'s' * (width > 2)} to verify" if width > 1 else "with the answer's own passes"
 
 
 class Choice:
@@ -166,7 +171,7 @@ def explain(
     margins: list[float | None] = []
     for transcript, token, other, what in (
         (own, theirs, ours, "the target alone"),
-        (mine, ours, theirs, f"the pass over {width} tokens"),
+        (mine, ours, theirs, f"the target {_with(width)}"),
     ):
         row = recomputed(target_of(transcript), prompt, transcript, position)
         if isinstance(row, str):

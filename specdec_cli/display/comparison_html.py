@@ -97,8 +97,13 @@ def _same(result: ComparisonResult, variant: str | None) -> str:
     counts = result.exactness.get(variant or "", {})
     if not (answers := sum(counts.values())):
         return ""
-    same = "All" if counts["identical"] == answers else f"{counts['identical']} of"
-    return f"{same} {answers} answers of {variant} are the target's own, token for token."
+    if counts["identical"] < answers:
+        same = f"{counts['identical']} of {answers} answers of {variant} are"
+    else:
+        same = {1: f"The answer of {variant} is", 2: f"Both answers of {variant} are"}.get(
+            answers, f"All {answers} answers of {variant} are"
+        )
+    return f"{same} the target's own, token for token."
 
 
 def _when(iso: str) -> str:

@@ -32,7 +32,7 @@ _FINDINGS = {
     "inconclusive": ("?", "yellow"),
     "nothing drafted": ("0", ""),
     "few accepted": ("0", ""),
-    "too few prompts": ("?", "yellow"),
+    "no interval": ("?", "yellow"),
 }
 """A finding as a word or sign that fits a screen; `_SIGNS` explains the signs."""
 _SIGNS = {
@@ -40,7 +40,7 @@ _SIGNS = {
     "inconclusive": "?: inconclusive, the interval contains 1 and is wider",
     "nothing drafted": "0: nothing was drafted, so this is the target's own speed",
     "few accepted": "0: hardly any tokens came from drafts, so this is the target's own speed",
-    "too few prompts": f"?: fewer than {LEAST_PROMPTS} prompts, so there is no interval",
+    "no interval": "?: no interval",
 }
 _STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}
 _EXACTNESS = {
@@ -51,7 +51,7 @@ _EXACTNESS = {
 }
 
 DETAILS = ("variant", "answers", "accepted by position", "time")
-COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
+COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/step", "cost", "accept", "TTFT", "TPOT")
 
 
 class Progress(ExitStack):
@@ -151,10 +151,11 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
         return Text("The saved result is about other models, so there is nothing to compare.", style="bold")
     columns = ("variant", "then", "now", "now / then", "95%", "")
     table = plain_table(columns, left=columns)
-    table.title, table.title_justify = "against the saved result (measured at another time, so not paired)", "left"
+    title = "tokens/s against the saved result (measured at another time, so not paired)"
+    table.title, table.title_justify = title, "left"
     table.padding = (0, 1)
     for each in changes(before, result):
-        speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
+        speeds = (f"{speed:,.1f}" for speed in (each.then, each.now))
         ratio = f"{each.ratio.mean:.2f}x" if each.ratio.excludes_one else ""
         table.add_row(each.name, *speeds, ratio, each.ratio.bounds, each.ratio.difference)
     if not table.row_count:
@@ -207,8 +208,8 @@ def key(result: ComparisonResult, signs: bool = False) -> list[str]:
     """What the columns mean, and which categories have no table. signs: explain those of a screen."""
     lines = [
         "tok/s: geometric means over the prompts, so their ratio is the speedup",
-        "speedup = tok/pass / cost; empty unless the interval excludes 1",
-        "cost: of a pass and its draft, in passes of the target alone",
+        "speedup = tok/step / cost; empty unless the interval excludes 1",
+        "cost: time of a step with its draft / time of a step of the target alone",
     ]
     if signs:
         shown = {finding(result, each) for name in result.categories for each in result.of_category(name)}
@@ -227,7 +228,9 @@ def finding(result: ComparisonResult, summary: Summary) -> str:
     """What a variant's speed shows, or that its answers are WRONG; empty for a baseline."""
     if result.exactness.get(summary.variant, {}).get("wrong"):
         return "WRONG"
-    return "" if summary.variant in {each.baseline for each in result.variants} else summary.finding
+    if summary.variant in {each.baseline for each in result.variants}:
+        return ""
+    return "no interval" if summary.finding == "too few prompts" else summary.finding  # the verdict says why
 
 
 def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:

@@ -174,7 +174,7 @@ def training_tables(result: DraftTrainingResult) -> RenderableType:
 def _acceptance(drafts: Sequence[DraftFigures]) -> Table:
     """A line for each category and draft: which share of drafts was accepted up to each place."""
     places = max(len(category.by_place) for draft in drafts for category in draft.categories)
-    columns = ("prompts", "draft", "tokens/pass", *(f"place {place + 1}" for place in range(places)))
+    columns = ("prompts", "draft", "tokens/step", *(f"place {place + 1}" for place in range(places)))
     table = plain_table(columns, left=("prompts", "draft"), gap=2)
     for number, category in enumerate(drafts[-1].categories):
         name = category.category

@@ -354,7 +354,7 @@ def speed_row(metrics: Metrics, speedup: Interval | None, width: int) -> Text:
 
 
 def kept_row(metrics: Metrics, most: int, width: int) -> Text:
-    """How much of what was drafted was kept, what a pass of the target yields, how far the answer is."""
+    """How much of what was drafted was kept, how many tokens a step gives, how far the answer is."""
     parts = []
     if metrics.acceptance_rate is not None:
         cells = 20 if width >= _ROOMY else 5
@@ -362,7 +362,7 @@ def kept_row(metrics: Metrics, most: int, width: int) -> Text:
         bar = Text("kept ", LABEL).append("\u2501" * full).append("\u2500" * (cells - full), LABEL)
         parts.append(bar.append(f" {metrics.acceptance_rate:.0%}"))
     if metrics.tokens_per_step:
-        parts.append(Text(f"{metrics.tokens_per_step:.1f} tok/pass"))
+        parts.append(Text(f"{metrics.tokens_per_step:.1f} tok/step"))
     return _row(parts, f"{metrics.emitted}/{most}", width)
 
 

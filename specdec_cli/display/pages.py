@@ -1,4 +1,4 @@
-"""What pages share: colours, and how they are made of the templates that lie in a folder."""
+"""Colours and templates of all HTML pages."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ COLOURS: dict[str, tuple[str, str]] = {
     "slower": ("#ad4a00", "#f0803c"),
     "tint": ("#d9f0e7", "#17382f"),
 }
-"""Name -> (on light, on dark): Okabe and Ito's palette for the colour-blind, shaded to 3:1 against the page, and from
-`accepted` on, for text, to 4.5:1. A page defines each as the CSS variable `--name`.
+"""Name -> (light theme, dark theme): Okabe and Ito's palette for colour-blind readers. The contrast with the page is at
+least 3:1, and 4.5:1 for text colours (from `accepted` on). Pages define each colour as the CSS variable `--name`.
 """
 
 
 def render(template: str, folder: Path = _HERE, **values: object) -> str:
-    """Every value is escaped, a name that is missing is an error, and control characters are shown, not obeyed.
+    """Render a template. Values are escaped, and control characters become visible. A missing value is an error.
 
-    folder: where the template is; what it includes may be here, too.
+    folder: the template's. It can include templates of this folder too.
     """
     return safe(_environment(folder).get_template(template).render(colours=COLOURS, **values))
 
 
 def scripted_page(name: str, scripts: Sequence[str], folder: Path = _HERE, **values: object) -> str:
-    """A page of NAME.html that its policy lets have the style of NAME.css, and one script made of these files."""
+    """Render NAME.html with the style of NAME.css and one script, joined from these files. The page's security policy
+    allows only these two.
+    """
     sources = (_source(folder / script) for script in scripts)
     script, styles = Markup("".join(sources)), Markup(render(f"{name}.css", folder, **values))
     return render(f"{name}.html", folder, styles=styles, script=script, hash=_hash, **values)
@@ -56,7 +58,7 @@ def _source(path: Path) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a page's own policy knows its script and its style by."""
+    """The hash by which the security policy of a page allows its script or its style."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.tables import FittingTable, label_grid, lines_table, note_lines, plain_table
+from specdec_cli.display.tables import FittingTable, Folding, label_grid, lines_table, note_lines, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
@@ -53,10 +53,11 @@ def check_tables(check: PairCheck) -> RenderableType:
     models, tokenizers, findings = _two_models(""), _two_models("tokenizer"), label_grid()
     columns = [_model_cells(model, check.n_ctx) for model in (check.target, check.draft)]
     for name in columns[0]:
-        models.add_row(name, *("unknown" if cells[name] is None else str(cells[name]) for cells in columns))
+        models.add_row(name, *(Folding("unknown" if cells[name] is None else str(cells[name])) for cells in columns))
     tokenizers.add_column("", no_wrap=True)
     for part in check.checks:
-        tokenizers.add_row(part.what, part.target, part.draft, _OUTCOMES[part.outcome])
+        what = part.what.removeprefix("tokenizer ").removesuffix(" token")  # short, for narrow screens
+        tokenizers.add_row(what, Folding(part.target), Folding(part.draft), _OUTCOMES[part.outcome])
     _add_findings(findings, check)
     return Group(models, Text(), tokenizers, Text(), findings, *note_lines(check.notes or ()))
 
@@ -64,7 +65,7 @@ def check_tables(check: PairCheck) -> RenderableType:
 def _two_models(what: str) -> Table:
     columns = (what, "target", "draft")
     table = plain_table(columns, left=columns, whole=(what,), header="dim")
-    table.padding, table.columns[0].style = (0, 2), "dim"
+    table.columns[0].style, table.pad_edge = "dim", False
     return table
 
 
@@ -81,8 +82,8 @@ def _model_cells(model: ModelSummary, n_ctx: int) -> dict[str, object]:
         "layers": model.n_layers,
         "context": f"{limit:,}" if limit else None,
         "file": format_bytes(model.size),
-        f"cache at -c {n_ctx:,}": format_bytes(model.cache)
-        + (f" ({limit:,} tokens, its limit)" if limit and limit < n_ctx else ""),
+        "cache": format_bytes(model.cache)
+        + (f" with {limit:,} tokens, its limit" if limit and limit < n_ctx else f" with -c {n_ctx:,}"),
     }
 
 
@@ -94,9 +95,9 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
             for file in model.files:
                 state = "here already" if file.here else f"{file.begun / file.size:.0%} here" if file.begun else ""
                 about = (f"{model.remote.repo}/{file.name}", format_bytes(file.size), model.remote.licence, state)
-                grid.add_row(role, ", ".join(filter(None, about)))
+                grid.add_row(role, Folding(", ".join(filter(None, about))))
     room = f"{format_bytes(plan.to_download)}; {format_bytes(plan.free)} are free in {plan.cache}"
-    grid.add_row("download", room)
+    grid.add_row("download", Folding(room))
     if plan.check:
         _add_findings(grid, plan.check)
     return Group(grid, *note_lines(plan.notes))

@@ -1,4 +1,4 @@
-"""What displays share: how tokens look, bars, spans of time."""
+"""Parts of all displays: the styles of tokens, bars, durations."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ STYLES: dict[Origin, Style] = {
     "plain": Style(),
     "forced": Style(italic=True),
 }
-"""Never colour alone: accepted is upright, a correction bold, a bonus underlined, a forced token italic, a rejected one
-struck out.
+"""Each style differs without its colour, too: corrections are bold, bonus tokens underlined, forced tokens italic, and
+rejected ones struck out.
 """
 
 _DIM = Style(dim=True)
 EDIT_STYLES = {**STYLES, "accepted": _DIM, "bonus": _DIM, "plain": _DIM}
-"""Of a text that is being changed: only the places where the target departs from the draft stand out."""
+"""For edits: only tokens that differ from the draft stand out."""
 REJECTED = Style(color="red", strike=True)
 LABEL = Style(dim=True)
 
 
 def append_token(line: Text, text: str, style: Style) -> Text:
-    """Append a token's text; spaces before it are neither underlined nor struck, which would look like other signs."""
+    """Append a token's text. The style leaves out leading spaces: underlined ones would look like underscores."""
     word = text.lstrip(" ")
     return line.append(text[: len(text) - len(word)]).append(word, style)
 
@@ -51,12 +51,12 @@ def rough_duration(seconds: float) -> str:
 
 
 def bar(share: float, cells: int) -> str:
-    """A share of 1 as so many blocks at most, to an eighth of one; at least an eighth."""
+    """A share from 0 to 1 as up to `cells` blocks, in eighths of a block; at least an eighth."""
     whole, eighths = divmod(max(round(8 * cells * share), 1), 8)
     return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def spark(values: Sequence[float], top: float | None = None) -> str:
-    """Values from 0 on as blocks of eight heights. top: what the highest block stands for; None: the highest value."""
+    """Values from 0 up as blocks of eight heights. top: the value of the highest block; None: the highest value."""
     highest = top or max(values, default=0) or 1
     return "".join("▁▂▃▄▅▆▇█"[min(int(value / highest * 7.999), 7)] for value in values)

@@ -1,23 +1,23 @@
-// Plays the answer that stands in the page. A step is a <span>; its children are its tokens, in the order they came.
+// Plays the answer in the page. A step is a <span>. Its children are its tokens, in the order they were generated.
 const [play, seek, status, tip, now] = ["play", "seek", "status", "tip", "now"].map(byId);
 const steps = [...document.querySelectorAll("#answer > span")];
-const times = steps.map((step) => step.dataset.times.split(" ").map(Number)); // draft begins, draft ends, verdict
+const times = steps.map((step) => step.dataset.times.split(" ").map(Number)); // start of the draft, end of the draft, end of the step
 const whole = steps.length ? times[steps.length - 1][2] : 0;
-const written = [0]; // tokens of the answer after so many steps
+const written = [0]; // tokens of the answer after each step
 for (const step of steps) written.push(written.at(-1) + step.querySelectorAll("i, b, u, span").length);
 
 const READING = "reading the prompt";
 
-let shown = steps.length; // steps that are decided
+let shown = steps.length; // steps shown whole
 let clock = whole; // seconds into the run
 let frame = 0; // the next animation frame; 0 while paused
 let lastFrame = 0;
-let drafted = []; // tokens of a draft that waits for its verdict
-let end = null; // the last token that has come
+let drafted = []; // draft tokens shown before they are verified
+let end = null; // the last token shown
 
 const seconds = (s) => (whole < 1 ? `${Math.round(s * 1000)} ms` : `${s.toFixed(whole < 100 ? 2 : 1)} s`);
 
-/** The first `count` steps decided, and what of the next one's draft had come at `time`. */
+/** Show the first `count` steps, and the part of the next draft that existed at `time`. */
 function show(count, time = -1) {
   const followed = end && inView(end);
   for (; shown < count; shown++) steps[shown].classList.remove("later");
@@ -35,7 +35,7 @@ function show(count, time = -1) {
   end = drafted.at(-1) ?? steps[shown - 1]?.lastElementChild ?? null;
   if (shown < steps.length || frame) end?.classList.add("end");
   if (frame && followed && !inView(end)) end.scrollIntoView({ block: "center" });
-  tell();
+  showStatus();
 }
 
 function inView(token) {
@@ -43,8 +43,8 @@ function inView(token) {
   return box.top >= byId("controls").getBoundingClientRect().bottom && box.bottom <= innerHeight;
 }
 
-/** Where the run is, and the tokens of the last step with what became of them. */
-function tell() {
+/** Update the position in the run, and the list of the last step's tokens and their results. */
+function showStatus() {
   const step = steps[shown - 1];
   const place = step ? `step ${shown - 1} of ${steps.length - 1}, token ${written[shown]} of ${written.at(-1)}` : READING;
   status.textContent = `${place}, ${seconds(clock)} of ${seconds(whole)}`;
@@ -59,7 +59,7 @@ function tell() {
   byId("rows").replaceChildren(...tokens.map((token) => row(token.localName, token.textContent, aboutOf(token))));
 }
 
-/** What the page says of a token; taken out of its title, so that no second tip comes up. */
+/** The text of a token's tooltip. It is moved out of the title, so that the browser shows no second one. */
 function aboutOf(token) {
   token.dataset.about ??= token.title;
   token.removeAttribute("title");
@@ -79,7 +79,7 @@ function toggle() {
   if (frame) {
     cancelAnimationFrame(frame);
     frame = 0;
-    tell();
+    showStatus();
   } else {
     if (shown === steps.length) {
       go(0);
@@ -87,11 +87,11 @@ function toggle() {
     }
     lastFrame = performance.now();
     frame = requestAnimationFrame(tick);
-    tell();
+    showStatus();
   }
 }
 
-/** To the moment at which so many steps are decided, and no further. */
+/** Go to the end of step `count`, and stop there. */
 function go(count) {
   cancelAnimationFrame(frame);
   frame = 0;
@@ -109,7 +109,7 @@ document.addEventListener("keydown", (event) => {
   const field = event.target.closest("button, select, input");
   const action = { " ": toggle, ArrowLeft: back, ArrowRight: forward }[event.key];
   const own = event.key === " " ? field && field !== seek : field && field.localName !== "button";
-  if (!action || own) return; // the field has its own use for the key
+  if (!action || own) return; // the field itself uses the key
   event.preventDefault();
   action();
 });
@@ -126,9 +126,9 @@ document.addEventListener("scroll", () => (tip.hidden = true), { passive: true }
 if (steps.length) {
   for (const [id, action] of Object.entries({ play: toggle, back, step: forward })) {
     byId(id).addEventListener("click", action);
-    byId(id).addEventListener("mousedown", (event) => event.preventDefault()); // the space bar stays with the player
+    byId(id).addEventListener("mousedown", (event) => event.preventDefault()); // keeps the focus, so that the space bar still plays
   }
   seek.addEventListener("input", () => go(Number(seek.value)));
   byId("controls").hidden = now.hidden = false;
-  tell();
+  showStatus();
 }

@@ -1,6 +1,6 @@
-"""A recorded run to look at: a web page that plays it, and a picture of a terminal.
+"""A recorded run as a web page that plays it, and as a picture of a terminal.
 
-The page needs nothing but itself, and can be read whole where scripts are off.
+The page is one file. Without scripts, it shows the whole answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span", "for
 
 @dataclass(frozen=True, slots=True)
 class _ShownToken:
-    """A token of the page. about: what became of it, p and q."""
+    """A token of the page. about: its result, p and q."""
 
     tag: str
     text: str | Markup
@@ -40,7 +40,7 @@ class _ShownToken:
 
 @dataclass(frozen=True, slots=True)
 class _ShownStep:
-    """times: seconds into the run at which the draft begins, is whole, and is judged."""
+    """times: start of the draft, end of the draft and end of the step, in seconds since the start of the run."""
 
     times: str
     headline: str
@@ -48,7 +48,7 @@ class _ShownStep:
 
 
 def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) -> str:
-    """The page. prompt: what was asked, if the recording has it."""
+    """The page. prompt: None if the recording has none."""
     report, report_styles = _report_html(settings, events)
     return scripted_page(
         "player",
@@ -74,12 +74,12 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
             before = at
         elif isinstance(event, Done) and event.tail:
             at = max(event.at, before)
-            tail = _ShownToken("span", event.tail, "held back: it might have begun a stop string")
-            yield _ShownStep(f"{at:.4f} {at:.4f} {at:.4f}", "the end: text that was held back", [tail])
+            tail = _ShownToken("span", event.tail, "held back, because it could have been the start of a stop string")
+            yield _ShownStep(f"{at:.4f} {at:.4f} {at:.4f}", "end: text that was held back", [tail])
 
 
 def _tokens(step: Step) -> Iterator[_ShownToken]:
-    """In the order in which they came: what was rejected before what replaced it."""
+    """All tokens of a step, rejected ones before those that replaced them."""
     lost = lost_tokens(step)
     for depth, token in enumerate(step.tokens, 1):
         ends = token.origin != "accepted"
@@ -98,21 +98,21 @@ def _written(token: Token) -> _ShownToken:
 
 
 def _underlined(text: str) -> Markup:
-    """Its words alone: an indent under which there is a line reads as underscores."""
+    """Underline only the words: an underlined indent would look like underscores."""
     words = text.strip()
     before, _, after = text.partition(words) if words else (text, "", "")
     return Markup("{}<ins>{}</ins>{}").format(before, words, after)
 
 
 def _struck(lost: LostToken) -> _ShownToken:
-    """A rejected line break breaks no line; a part of a character has no text of its own."""
+    """A rejected line break is shown as a symbol, and so is a token that is only a part of a character."""
     text = lost.text.replace("\n", "⏎").replace("\t", "⇥") or "▯"
     return _ShownToken("del", text, lost.fate + (f", after {lost.after}" if lost.after else ""))
 
 
 def svg(settings: RecordedSettings, events: list[Event]) -> str:
     """The final screen as a picture of a terminal."""
-    # The web font and the comment that Rich puts in would make the picture name other machines.
+    # Without Rich's web font and its comment, so that the picture refers to no other machine.
     code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
     console, report = _console(width=96), Metrics.of(events)
@@ -132,7 +132,7 @@ def _report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, 
     for part in (run_report, run_details):
         console.print(part(RunRecord(Metrics.of(events), settings)))
     code = console.export_html(code_format="{code}", clear=False)
-    # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
+    # Rich numbers its classes in the order of the text, so the rules of both themes have the same names.
     light = console.export_html(theme=_theme(dark=False), code_format="{stylesheet}", clear=False)
     dark = console.export_html(theme=_theme(dark=True), code_format="{stylesheet}")
     return code.rstrip(), f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
@@ -159,7 +159,7 @@ def _console(width: int) -> SafeConsole:
         color_system="standard",
         no_color=False,
         legacy_windows=False,
-        theme=Theme({"dim": "bright_black"}),  # a grey of ours: half way to white is too pale on paper
+        theme=Theme({"dim": "bright_black"}),  # our own grey: Rich's is too pale on paper
         _environ={},
     )
 

@@ -9,6 +9,7 @@ from rich import box
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.style import Style
 from rich.table import Table
@@ -101,7 +102,7 @@ def result(found: RaceResult) -> RenderableType:
         return Text("This machine is too busy: no round was completed. Try again when it's quiet.", "yellow")
     rounds, speedup = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}", found.speedup
     if speedup and speedup.excludes_one:
-        ending = f"{found.tokens_per_pass:.1f} tokens a pass"
+        ending = f"{found.tokens_per_step:.1f} tokens/step"
         said = [Text(f"{speedup} {speedup.difference} over {rounds}, {ending}, {same}", "bold")]
     elif speedup and speedup.difference != "no difference":
         busy = "Other programs use this machine, so the speedup can't be measured. Try again when it's quiet."
@@ -119,13 +120,14 @@ def result(found: RaceResult) -> RenderableType:
 def next_steps() -> RenderableType:
     """What to try after a race."""
     steps = (
-        ("specdec pull qwen2.5-coder-1.5b", "a real pair, 1.5 GB (specdec ls lists others)"),
-        ('specdec run -p qwen2.5-coder-1.5b "..."', "an answer, with a colour for each kind of token"),
-        ("specdec compare -p qwen2.5-coder-1.5b", "does drafting pay on this machine?"),
-        ("specdec tune --what-if rtx-4090", "would it pay on another one?"),
+        ("specdec pull qwen2.5-coder-1.5b", "1.6 GB; specdec ls lists others"),
+        ('specdec edit -p qwen2.5-coder-1.5b FILE "..."', "edits gain most, also on a CPU"),
+        ('specdec run -p qwen2.5-coder-1.5b "..."', "on a CPU, its draft may not pay"),
+        ("specdec compare -p qwen2.5-coder-1.5b", "does drafting pay here?"),
+        ("specdec tune --what-if rtx-4090", "would it pay on an RTX 4090?"),
     )
     table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for command, what in steps:
-        table.add_row(f"  {command}", what)
+        table.add_row(Padding(command, (0, 0, 0, 2)), what)
     return Group(Text("What to try next:"), table)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
@@ -22,6 +23,10 @@ _REASONS = {
     "stop_string": "stopped at a stop string",
     "context": "stopped: the context is full",
     "interrupted": "interrupted",
+}
+_UNDECIDED = {
+    "inconclusive": "too noisy to tell which is faster",
+    "too few prompts": "measured too briefly to compare",
 }
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
 """Draft lengths that are counted together."""
@@ -55,13 +60,30 @@ def run_report(run: RunRecord) -> RenderableType:
     """
     metrics, settings = run.metrics, run.settings
     notes, lines = note_lines(metrics.notes), [line for line in (_headline(run), _kept(metrics)) if line]
-    ended = _ended(metrics)
+    ended, last = _ended(metrics), list[RenderableType]()
     if not lines or len(notes) + len(lines) < (_MOST_LINES if metrics.drafted else _MOST_IDLE_LINES):
-        lines.append("; ".join(filter(None, (ended, settings_line(settings)))))
+        described = settings_line(settings), _without_models(settings)
+        last = [_FirstThatFits(["; ".join(filter(None, (ended, line))) for line in described])]
     else:
         seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
         lines[-1] += f"; {ended}{seed}"
-    return Group(*notes, Text(lines[0], "bold"), *_speeds(run), *map(Text, lines[1:]))
+    return Group(*notes, *(Text(line, "bold") for line in lines[:1]), *_speeds(run), *map(Text, lines[1:]), *last)
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstThatFits:
+    """The first of several texts that fits into one line; else the last."""
+
+    texts: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(next((text for text in self.texts if cell_len(text) <= options.max_width), self.texts[-1]))
+
+
+def _without_models(settings: RecordedSettings) -> str:
+    """The drafter's name and the settings, but not the names of files."""
+    drafter = "" if settings.drafter == "none" else settings.drafter
+    return ", ".join(filter(None, (drafter, settings_line(replace(settings, target="")))))
 
 
 def run_details(run: RunRecord) -> RenderableType:
@@ -78,7 +100,7 @@ def run_details(run: RunRecord) -> RenderableType:
         lines["by drafter"] = ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, drafted, kept in sources)
     if metrics.lengths[1:]:
         lines["lengths"] = _lengths(metrics.lengths)
-        lines["each length"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(metrics.lengths) if count)
+        lines["each length"] = "  ".join(f"{n}: {count}x" for n, count in enumerate(metrics.lengths) if count)
     if metrics.forced:
         lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
     if metrics.steps:
@@ -91,7 +113,8 @@ def run_details(run: RunRecord) -> RenderableType:
         names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
         shares = "  ".join(f"{name} {seconds / metrics.decode_s:.0%}" for name, seconds in names)
         lines["decoding"] = f"{duration(metrics.decode_s)}:  {shares}"
-    read = f"{metrics.prompt_tokens:,} tokens in {duration(metrics.prefill_s)}"
+    tokens = f"{metrics.prompt_tokens:,} token{'s' * (metrics.prompt_tokens != 1)}"
+    read = f"{tokens} in {duration(metrics.prefill_s)}"
     lines["prompt"] = read if metrics.prompt_tokens else "not read to its end"
     lines["memory"] = _memory(run.memory) if run.memory else ""
     lines["rounding"] = run.rounding
@@ -112,6 +135,9 @@ def _headline(run: RunRecord) -> str:
         why = f" ({run.undrafted})" if run.undrafted else ""
         what = "the target alone" if run.settings.drafter == "none" else f"nothing was drafted{why}"
         what = what if metrics.steps else ""
+    elif baseline is not None and (why := _undecided(baseline)):
+        alone = f" with drafts, {baseline.tokens_per_s:,.1f} alone" if speed and baseline.tokens_per_s else ""
+        speed, what = "", ": ".join(filter(None, (speed + alone, why)))
     elif baseline is not None:
         what = _claim(baseline)
     else:
@@ -119,17 +145,18 @@ def _headline(run: RunRecord) -> str:
     return ", ".join(filter(None, (speed, what, _sameness(metrics, baseline))))
 
 
+def _undecided(baseline: BaselineResult) -> str:
+    """Why the measurement doesn't show which is faster; empty if it does."""
+    return _UNDECIDED.get(baseline.speedup.difference if baseline.speedup else "too few prompts", "")
+
+
 def _claim(baseline: BaselineResult) -> str:
-    """What the measurement shows: a ratio only if its interval excludes 1. For answers with drafts."""
+    """What a measurement shows that isn't undecided: a ratio if its interval excludes 1. For answers with drafts."""
     speedup = baseline.speedup
-    if speedup is None or speedup.low is None or speedup.high is None:
-        return "speedup unknown: too little was measured"
-    if speedup.difference == "faster":
+    if speedup and speedup.difference == "faster":
         return f"{speedup.mean:.2f}x faster than the target alone ({speedup.low:.2f} to {speedup.high:.2f})"
-    if speedup.difference == "slower":
+    if speedup and speedup.difference == "slower":
         return f"slower than the target alone: {speedup}"
-    if speedup.difference == "inconclusive":
-        return "speedup unknown: the measurements differ too much"
     return "as fast as the target alone"
 
 
@@ -161,7 +188,7 @@ def _speeds(run: RunRecord) -> list[Text]:
         return []
     most = max(mine, alone)
     speeds = {"with drafts": mine, "alone": alone}
-    return [Text(f"  {name:<11} {speed:>7,.1f} tok/s {bar(speed / most, 20)}") for name, speed in speeds.items()]
+    return [Text(f"  {name:<11} {speed:>7,.1f} tokens/s {bar(speed / most, 20)}") for name, speed in speeds.items()]
 
 
 def _kept(metrics: Metrics) -> str:
@@ -169,7 +196,7 @@ def _kept(metrics: Metrics) -> str:
     if not metrics.drafted:
         return ""
     rate = f"{metrics.accepted:,} of {metrics.drafted:,} draft tokens kept ({metrics.acceptance_rate:.0%})"
-    return f"{rate}, {metrics.tokens_per_step:.1f} tokens/pass"
+    return f"{rate}, {metrics.tokens_per_step:.1f} tokens/step"
 
 
 def _ended(metrics: Metrics) -> str:
@@ -266,8 +293,8 @@ def alone_line(metrics: Metrics, found: BaselineResult) -> Text:
         if not metrics.drafted:
             return Text("same text, token for token; nothing was drafted")
         mine, alone = metrics.tokens_per_s, found.tokens_per_s
-        speeds = f"; {alone:,.1f} tokens/s alone, {mine:,.1f} with drafts" if mine and alone else ""
-        return Text(f"same text as with drafts, token for token{speeds}")
+        speeds = f"; {mine:,.1f} tokens/s with drafts, {alone:,.1f} alone (one answer each)" if mine and alone else ""
+        return Text(f"same text, token for token{speeds}")
     if found.differs_at is None:
         return Text("sampled again: this acceptance rule keeps the distribution, not the text")
     why = str(found.divergence or "can't be explained: the passes of the first answer can't be repeated (try /regen)")

@@ -1,4 +1,4 @@
-"""A recorded run key by key: the live view with one step in full under the text (`replay --step`)."""
+"""`replay --step`: a recorded run, one step for each key. All tokens of the step are listed below the text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
 
 
 class StepDisplay(LiveDisplay):
-    """Painted for each event that is shown, not by the clock."""
+    """Repaints after every event, however fast they come."""
 
     def __init__(self, console: Console, max_tokens: int) -> None:
         super().__init__(console, max_tokens)
@@ -56,14 +56,14 @@ class StepDisplay(LiveDisplay):
 
 
 def headline(step: Step) -> str:
-    """What became of the draft, and when."""
+    """The result of a step and its times, in one line."""
     if step.index == 0:
-        return f"step 0: the first token comes with the prompt, at {duration(step.at)}"
+        return f"step 0: the first token, from the pass over the prompt, at {duration(step.at)}"
     verdicts = {
         "correction": ", then corrected",
         "bonus": ", and a bonus token",
         "plain": "",
-        "accepted": ", and the answer ended there",
+        "accepted": ", where the answer ended",
     }
     by = f" by {step.source}" if step.source else ""
     tree = " in a tree" if step.parents is not None else ""
@@ -108,7 +108,9 @@ def _step_rows(step: Step, width: int) -> list[Text]:
 
 
 class LostToken(NamedTuple):
-    """A token of a draft that was not accepted. depth: from 1; after: in a tree, the text that it follows."""
+    """A draft token that was not accepted. depth: its position in the draft, from 1. fate: rejected, dropped because it
+    follows a rejected one, or not used. after: in a tree, the text of the token that it follows.
+    """
 
     id: int
     text: str
@@ -118,7 +120,7 @@ class LostToken(NamedTuple):
 
 
 def lost_tokens(step: Step) -> list[LostToken]:
-    """What became of each token of a draft that was not accepted."""
+    """The tokens of a draft that were not accepted, and why."""
     count = len(step.drafted)
     parents = tuple(range(-1, count - 1)) if step.parents is None else step.parents
     path = tuple(range(step.accepted)) if step.path is None else step.path
@@ -131,7 +133,7 @@ def lost_tokens(step: Step) -> list[LostToken]:
             continue
         if parent in fates:
             fates[node] = "not used" if fates[parent] == "not used" else "dropped with it"
-        else:  # its parent was accepted: it was tried, unless the answer ended there or an earlier sibling was accepted
+        else:  # after an accepted token: tried, unless the answer ended there or an earlier sibling was accepted
             tried = parent != untested and not any(parents[other] == parent and other < node for other in path)
             fates[node] = "rejected" if tried else "not used"
     nodes = list(fates)[max(len(fates) - len(step.rejected_text), 0) :]
@@ -147,13 +149,13 @@ def lost_tokens(step: Step) -> list[LostToken]:
 
 
 def _bar(share: float) -> str:
-    """A share of 1 as up to ten cells, to an eighth of a cell, after a space."""
+    """A share from 0 to 1 as a bar of up to ten cells, in eighths of a cell, after a space."""
     eighths = round(min(share, 1.0) * 80)
     return " " + ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).strip().ljust(10)
 
 
 class Keyboard:
-    """While entered, gives keys without Enter and without echo. interrupted: whether Ctrl-C or SIGTERM has come."""
+    """Reads single keys without Enter and echo, in a `with` block. interrupted: whether Ctrl-C or SIGTERM came."""
 
     def __init__(self, interrupted: Callable[[], bool]) -> None:
         self._interrupted = interrupted
@@ -169,7 +171,7 @@ class Keyboard:
         termios.tcsetattr(self._fd, termios.TCSAFLUSH, self._before)
 
     def wait(self, event: Event) -> bool:
-        """Wait for a key before an event is shown; False if the user has seen enough."""
+        """Wait for a key before showing an event. False if the user leaves."""
         while not isinstance(event, Prefill) and not self._interrupted():
             if not self._pending and select.select([self._fd], [], [], _POLL_S)[0]:
                 self._pending.extend(_KEY.findall(os.read(self._fd, 1024)) or [b""])  # b"": the terminal has hung up
@@ -179,7 +181,7 @@ class Keyboard:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """While the process is stopped, the shell has the terminal."""
+        """Give the terminal back to the shell while the process is stopped."""
         now = termios.tcgetattr(self._fd)
         termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
         yield

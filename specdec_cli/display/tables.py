@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.containers import Lines
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from specdec_cli.display.terminal import safe
 
 UNCUT = 10_000
 """Cells that hold any line: the width of what is no terminal."""
@@ -26,6 +32,34 @@ def plain_table(
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Text for a cell. A word wider than the cell, such as a path, breaks after `/`, `-` or `_`, or before `.gguf`."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = _WORD.sub(lambda word: _folded(word[0], options.max_width), safe(self.text))
+        yield Text(text, overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        text = safe(self.text)
+        parts = (part for word in text.split() for part in _BREAKS.split(word))
+        return Measurement(max(map(cell_len, parts), default=0), cell_len(text))
+
+
+_WORD, _BREAKS = re.compile(r"\S+"), re.compile(r"(?<=[/\-_])|(?=\.[A-Za-z])")
+
+
+def _folded(word: str, width: int) -> str:
+    lines = [""]
+    for part in _BREAKS.split(word) if cell_len(word) > width else [word]:
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def label_grid() -> Table:
     """Labels and text with a hanging indent."""
     grid = Table.grid(padding=(0, 2))
@@ -40,7 +74,7 @@ def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
     for name, value in lines.items():
         for i, line in enumerate([value] if isinstance(value, str) else value or ()):
             if line:
-                grid.add_row(name if i == 0 else "", line)
+                grid.add_row(name if i == 0 else "", Folding(line))
     return grid
 
 
@@ -55,14 +89,23 @@ def note_lines(notes: Iterable[str]) -> list[Text]:
     return [Text(f"note: {note}", style="yellow") for note in notes]
 
 
+class _EvenText(Text):
+    """Wraps into lines of about the same length, so that no word is alone on the last one."""
+
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
+        lines = super().wrap(console, width, **options)
+        while width > 1 and len(narrower := super().wrap(console, width - 1, **options)) == len(lines):
+            lines, width = narrower, width - 1
+        return lines
+
+
 @dataclass
 class FittingTable:
     """A table that leaves out the columns that don't fit.
 
     columns: their titles, the most important first. Only the first column and the `prose` columns may take several
     lines; with `folds` all columns are prose. least: how narrow prose may get, in cells; first: the same for the first
-    column. Prose, the first column and
-    columns without a title are aligned to the left.
+    column. Prose, the first column and columns without a title are aligned to the left.
     """
 
     columns: Sequence[str]
@@ -74,7 +117,8 @@ class FittingTable:
     rows: list[tuple[list[Text], str]] = field(default_factory=list)
 
     def add(self, cells: Sequence[Text | str], style: str = "") -> None:
-        self.rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
+        kind = _EvenText if self.folds else Text
+        self.rows.append(([kind(cell) if isinstance(cell, str) else cell for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]

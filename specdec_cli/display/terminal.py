@@ -1,7 +1,7 @@
-"""What reaches a terminal: text that it cannot obey, tables, a line while something takes long, single keys.
+"""Safe output on a terminal, and status lines.
 
-Texts come from model files, recordings, the Hub, other packages and the names of files. So nothing that is printed is
-trusted: the streams are wrapped, once, and `SafeConsole` does the same for what Rich prints.
+Texts come from model files, recordings, the Hub, other packages and file names, and may contain control characters. So
+stdout and stderr are wrapped once, and `SafeConsole` does the same for what Rich prints.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from rich.segment import Segment
 from rich.text import Text
 
 _SILENT_S = 0.5
-"""Seconds that a prompt may take without a bar."""
+"""Seconds before the progress bar of a prompt appears."""
 _CELLS = 12
 _UNSAFE = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\u2421",
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
-    # Marks, overrides and isolates of direction, and other ends of lines, could make one line look like another.
+    # Direction marks and unusual line separators could make one line look like another.
     **dict.fromkeys((0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
-    # No valid text: halves of characters, which names of files may hold, and what XML forbids.
+    # Not valid text: surrogates, which file names may contain, and what XML forbids.
     **dict.fromkeys((*range(0xD800, 0xE000), 0xFFFE, 0xFFFF), "\ufffd"),
 }
 _LIKE_A_FILE = {"flush", "isatty", "fileno", "encoding", "errors", "closed"}
 
 
 def safe(text: str) -> str:
-    """The text, as long, with each character that a terminal would obey replaced; line breaks and tabs stay."""
+    """Replace each control character by a visible one, except line breaks and tabs. The length stays the same."""
     return text if text.isprintable() else text.translate(_UNSAFE)
 
 
 class SafeStream:
-    """Stands in the place of stdout or stderr. It gives no way to write bytes."""
+    """Replaces stdout or stderr. It has no way to write bytes."""
 
     def __init__(self, raw: TextIO) -> None:
-        self.rich_proxied_file = raw  # by this name Rich finds the stream that it sends its own codes to
+        self.rich_proxied_file = raw  # Rich looks for this name, and sends its own codes there
 
     def write(self, text: str) -> int:
         return self.rich_proxied_file.write(safe(text))
@@ -57,34 +57,34 @@ class SafeStream:
 
 
 def neutralise_streams() -> None:
-    """Wrap stdout and stderr, for good: even a traceback may quote a text."""
+    """Wrap stdout and stderr until the process ends: a traceback may contain any text."""
     for name in ("stdout", "stderr"):
         if not isinstance(stream := getattr(sys, name), SafeStream):
             setattr(sys, name, SafeStream(stream))
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The stream itself, for codes of our own, and for answers where they do not go to a terminal."""
+    """The stream without its wrapper: for our own control codes, and for answers that go to a file or a pipe."""
     return cast(TextIO, getattr(stream, "rich_proxied_file", stream))
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout: as they are to a file or a pipe, made safe for a terminal."""
+    """Write lines to stdout: unchanged to a file or a pipe, made safe on a terminal."""
     (sys.stdout if sys.stdout.isatty() else raw(sys.stdout)).writelines(lines)
 
 
 def can_paint(out: TextIO) -> bool:
-    """Whether a stream is a terminal that can do more than print; FORCE_COLOR makes no terminal of a file."""
+    """Whether a stream is a terminal that understands control codes. FORCE_COLOR doesn't change that."""
     if not out.isatty() or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
         return False
-    return not detect_legacy_windows()  # it would show our codes as characters
+    return not detect_legacy_windows()  # an old Windows console prints control codes as characters
 
 
 class SafeConsole(Console):
-    """Shows what a terminal would obey, in every text of every table. No text is taken for markup.
+    """A console that makes every text safe and takes none for markup.
 
-    All that Rich prints, records or captures comes out of `render`, so that is the place; only Rich's own codes are
-    left alone. The cursor is never hidden, so that whatever ends or stops the process leaves a terminal as it was.
+    Everything that Rich prints, records or captures comes from `render`. Only Rich's own codes stay as they are. The
+    cursor is never hidden, so the terminal needs no repair, however the process ends.
     """
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
@@ -100,7 +100,7 @@ class SafeConsole(Console):
                 yield Segment(safe(text), style and style.update_link(None))
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A string, shown as wide as tables measure it here."""
+        """A safe string, so that tables measure what is printed."""
         return super().render_str(safe(text), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
@@ -109,9 +109,9 @@ class SafeConsole(Console):
 
 @contextmanager
 def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
-    """Show on stderr, if it is a terminal, what takes long, and erase it afterwards.
+    """Show on stderr, if it is a terminal, what is being done, and erase it at the end.
 
-    Yields a function that shows another text instead.
+    Yields a function that replaces the text.
     """
     shown = not silent and can_paint(sys.stderr)
 
@@ -127,23 +127,23 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _write_over(line: str) -> None:
-    """Write a line over the last one, which a line break in a name would leave behind."""
+    """Replace the status line. Line breaks in it become spaces, because only one line can be erased."""
     out = raw(sys.stderr)
     shown = safe(line).replace("\n", " ")
-    width = max(SafeConsole(stderr=True).width - 1, 1)  # a line that wraps could not be written over
+    width = max(SafeConsole(stderr=True).width - 1, 1)  # a wrapped line could not be erased
     out.write("\r\x1b[K" + (chop_cells(shown, width)[0] if shown else ""))
     out.flush()
 
 
 class ReadingBar:
-    """The bar's text, from half a second on. It begins anew with each thing that is read."""
+    """The text of the progress bar while a prompt is read. It appears after half a second."""
 
     def __init__(self) -> None:
         self._what = ""
         self._started = 0.0
 
     def line(self, what: str, done: int, total: int) -> str:
-        """The bar for `done` of `total` tokens, 0 being the beginning; empty at first."""
+        """The bar after `done` of `total` tokens; empty at first. Another `what` starts a new bar."""
         now = monotonic()
         if done == 0 or what != self._what:
             self._what, self._started = what, now
@@ -156,14 +156,14 @@ class ReadingBar:
 
 
 class StderrBar:
-    """The bar on stderr, where the answer goes elsewhere; nothing where stderr is no terminal."""
+    """The progress bar on stderr, if that is a terminal, for answers that are not shown in the live view."""
 
     def __init__(self) -> None:
         self._bar = ReadingBar()
         self._shown = False
 
     def reading(self, what: str, done: int, total: int) -> None:
-        """Show how far reading has come; nothing is left of it at the end."""
+        """Show the progress. The bar is erased at the end."""
         line = self._bar.line(what, done, total)
         if can_paint(sys.stderr) and (line or self._shown):
             _write_over(line)

@@ -65,8 +65,8 @@ def _curve(costs: Costs) -> Table:
     points = costs.verify.points
     one, most = points[1], max(points.values())
     for n, seconds in points.items():
-        table.add_row(str(n), f"{seconds * 1000:.3g} ms", bar(seconds / most, _BAR), f"{seconds / one:.2f}\u00d7")
-    table.add_row("draft: 1", f"{costs.draft(1) * 1000:.3g} ms", "", f"{costs.draft(1) / one:.2f}\u00d7")
+        table.add_row(str(n), f"{seconds * 1000:.3g} ms", bar(seconds / most, _BAR), f"{seconds / one:.2f}x")
+    table.add_row("draft: 1", f"{costs.draft(1) * 1000:.3g} ms", "", f"{costs.draft(1) / one:.2f}x")
     return table
 
 
@@ -78,8 +78,8 @@ def _predictions(predictions: Sequence[Prediction]) -> Table:
             each.category,
             f"{each.alone_tokens_per_s:,.1f}",
             f"{each.acceptance:.0%}",
-            f"{each.fixed:.2f}\u00d7 (k={each.best_k})" if each.best_k else "none pays",
-            f"{each.auto:.2f}\u00d7",
+            f"{each.fixed:.2f}x (k={each.best_k})" if each.best_k else "none pays",
+            f"{each.auto:.2f}x",
             f"{each.tokens_per_step:.2f}",
         )
     return table

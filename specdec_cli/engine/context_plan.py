@@ -32,15 +32,22 @@ class ContextPlan:
 
     @classmethod
     def of(
-        cls, settings: Settings, ways: Sequence[Settings], prompt_tokens: int, target: Model, before: ContextPlan | None
+        cls,
+        settings: Settings,
+        variants: Sequence[Settings],
+        prompt_tokens: int,
+        target: Model,
+        before: ContextPlan | None,
     ) -> ContextPlan:
-        """The plan for a prompt of `prompt_tokens` with any of the settings in `ways`. It keeps the rows and branches
-        of the plan `before`. Raises SpecdecError if the prompt doesn't fit into the context.
+        """The plan for a prompt of `prompt_tokens` with any of the settings in `variants`. It keeps the rows and
+        branches of the plan `before`. Raises SpecdecError if the prompt doesn't fit into the context.
         """
-        rows = 1 + max(max(_draft_tokens(way, target.rewinds), LONGEST if way.bitwise else 0) for way in ways)
-        branches = max(way.branches for way in ways)
-        answer = max(way.max_tokens for way in ways)
-        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + any(way.bitwise for way in ways)
+        rows = 1 + max(
+            max(_draft_tokens(variant, target.rewinds), LONGEST if variant.bitwise else 0) for variant in variants
+        )
+        branches = max(each.branches for each in variants)
+        answer = max(each.max_tokens for each in variants)
+        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + any(each.bitwise for each in variants)
         trained = target.n_ctx_train or needed  # 0: the file doesn't say
         n_ctx = settings.ctx or min(-(-needed // _UNIT) * _UNIT, trained)
         if prompt_tokens > n_ctx - 1:
@@ -50,7 +57,7 @@ class ContextPlan:
                 + (f"; the model was trained on {trained:,}" if longer else ""),
                 "Shorten the prompt, or set a larger -c." if longer else "Shorten the prompt.",
             )
-        drafted = max(way.drafted_branches for way in ways)
+        drafted = max(each.drafted_branches for each in variants)
         if before is not None:
             rows, branches = max(rows, before.rows), max(branches, before.branches)
             drafted = max(drafted, before.drafted_branches)
@@ -68,10 +75,10 @@ class ContextPlan:
         return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
 
 
-def require_rewinding(way: Settings, path: Path, branches: int, bitwise: bool) -> None:
+def require_rewinding(settings: Settings, path: Path, branches: int, bitwise: bool) -> None:
     """Raise UsageError if the settings need what a recurrent model can't do.
 
-    way: the settings. branches, bitwise: what they need from this model.
+    branches, bitwise: what they need from this model.
     """
     if bitwise:
         raise UsageError(
@@ -80,7 +87,7 @@ def require_rewinding(way: Settings, path: Path, branches: int, bitwise: bool) -
             "Leave --bitwise out; --drafter none runs the target alone.",
         )
     if branches > 1:
-        what = f"--tree {way.tree}" if branches == way.drafted_branches else "lookahead"
+        what = f"--tree {settings.tree}" if branches == settings.drafted_branches else "lookahead"
         raise UsageError(
             f"{what} cannot be used with {path.name}: its memory is recurrent and cannot branch",
             "Draft chains: use the drafter model or ngram, without --tree.",
@@ -95,11 +102,11 @@ def require_chains(settings: Settings) -> None:
         raise UsageError("answers that share passes round differently from a single one", "Leave out --bitwise.")
 
 
-def _draft_tokens(way: Settings, rewinds: bool) -> int:
+def _draft_tokens(settings: Settings, rewinds: bool) -> int:
     """The longest draft. rewinds: whether the target does; else its snapshots are the limit."""
-    if way.drafter == "none":
+    if settings.drafter == "none":
         return 0
-    if way.draft_tokens != AUTO:
-        return way.draft_tokens
-    longest = max(drafters.form(name).longest for name in way.chain.names) if rewinds else MAX_SNAPSHOTS
-    return max(longest, way.lookahead_shape.tokens if way.chain.looks_ahead else 0)
+    if settings.draft_tokens != AUTO:
+        return settings.draft_tokens
+    longest = max(drafters.form(name).longest for name in settings.chain.names) if rewinds else MAX_SNAPSHOTS
+    return max(longest, settings.lookahead_shape.tokens if settings.chain.looks_ahead else 0)

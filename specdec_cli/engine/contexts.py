@@ -133,19 +133,19 @@ class Contexts:
         """Whether there is a draft model with a context."""
         return self.draft is not None and self.draft.context is not None
 
-    def open(self, prompt_tokens: int, ways: Sequence[Settings]) -> None:
+    def open(self, prompt_tokens: int, variants: Sequence[Settings]) -> None:
         """Like `Session.open`. Contexts that are large enough stay open and keep their KV caches."""
         target, draft = self.target, self.draft
-        plan = ContextPlan.of(self._settings, ways, prompt_tokens, target.model, self.plan)
+        plan = ContextPlan.of(self._settings, variants, prompt_tokens, target.model, self.plan)
         if self._shared:
-            for way in ways:
-                require_chains(way)
+            for variant in variants:
+                require_chains(variant)
             return
-        for way in ways:
+        for variant in variants:
             if not target.model.rewinds:
-                require_rewinding(way, target.path, way.branches, way.bitwise)
+                require_rewinding(variant, target.path, variant.branches, variant.bitwise)
             if draft and not (draft.loaded.head or draft.model.rewinds):
-                require_rewinding(way, draft.path, way.drafted_branches, bitwise=False)
+                require_rewinding(variant, draft.path, variant.drafted_branches, bitwise=False)
         if self.plan is not None and self.plan.covers(plan):
             return
         roomy = plan.with_room(self.plan, target.model.n_ctx_train)

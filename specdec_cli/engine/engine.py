@@ -27,8 +27,8 @@ class Engine(AbstractContextManager["Engine"]):
 
     interrupt: stops a forward pass in the middle, in sessions without their own; without one, a pass runs to its end.
     tune: whether to use the results of `specdec tune`. accept: the acceptance rule that the user named; if None, a
-    fixed seed selects `coupled`. ways: other settings that answers will use. pair: the result of `check_pair` for these
-    settings.
+    fixed seed selects `coupled`. variants: other settings that answers will use. pair: the result of `check_pair` for
+    these settings.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Engine(AbstractContextManager["Engine"]):
         interrupt: Interrupt | None = None,
         tune: bool = True,
         accept: str | None = None,
-        ways: Sequence[Settings] = (),
+        variants: Sequence[Settings] = (),
         pair: ModelPair | None = None,
     ) -> None:
         started = perf_counter()
         self.settings, self.interrupt, self._accept = settings, interrupt or Interrupt(), accept
-        self.weights = Weights(pair or check_pair(settings), settings, self.interrupt, tune, ways)
+        self.weights = Weights(pair or check_pair(settings), settings, self.interrupt, tune, variants)
         self.weights.load_s = perf_counter() - started
         self._sessions: list[Session] = []
         self._idle: list[Session] = []

@@ -175,7 +175,7 @@ def _fitting(target: Header, path: Path, heads: bool = False) -> tuple[Header, C
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []
     if comparison.overlap:
-        notes.append(f"the draft has another tokenizer, so its tokens are translated ({comparison.overlap})")
+        notes.append(f"the draft has another tokenizer, so specdec translates its tokens ({comparison.overlap})")
     if draft.n_params > target.n_params:
         notes.append(
             f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "

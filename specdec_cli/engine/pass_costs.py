@@ -114,12 +114,12 @@ class PassCosts:
     def _note_limits(self, agreed: Agreement) -> None:
         """Add a note if --bitwise makes answers slower here."""
         if agreed.widest == agreed.reference:
-            self._note(f"{agreed}, so with --bitwise drafts are verified token by token and save no time")
+            self._note(f"{agreed}, so --bitwise verifies drafts token by token, which saves no time")
         elif agreed.reference > 1:
             verify = self._kept.verify
             times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
             self._note(
-                "passes of one token round differently here, so with --bitwise a single token is read in a pass of two"
+                "passes over one token round differently here, so --bitwise reads a single token in a pass over two"
                 f"{times}; -t 1 may avoid that"
             )
 

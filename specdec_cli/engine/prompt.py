@@ -60,7 +60,8 @@ def tokenize(
         text, add_bos = render(messages, header, stopped)
         tokens = model.tokenize(text, add_bos=add_bos)
     else:
-        notes = ("--system is not used: the prompt goes to the model as it is",) if system else ()
+        why = "with --raw" if raw else "because this model has no chat template"
+        notes = (f"--system has no effect {why}",) if system else ()
         tokens = model.tokenize(str(prompt))
     return _checked(tokens, model, notes)
 

@@ -164,12 +164,12 @@ class Session(AbstractContextManager["Session"]):
             raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
         return settings
 
-    def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
-        """Open contexts with room for a prompt and its answer, for all variants of the settings in `ways`.
+    def open(self, prompt_tokens: int, variants: Sequence[Settings] = ()) -> None:
+        """Open contexts with room for a prompt and its answer, for all variants of the settings in `variants`.
 
         Raises SpecdecError if the prompt is too long, memory is short, or the models can't do what the settings need.
         """
-        self.models.open(prompt_tokens, ways or [self.settings])
+        self.models.open(prompt_tokens, variants or [self.settings])
 
     def events(
         self,
@@ -293,7 +293,7 @@ class Generation:
                 result.threads = tuple(context.thread_log)
                 result.conditions = conditions(models.target.threads, context.n_ctx)
                 if result.settings.grammar and result.finish_reason in ("length", "context"):
-                    result.notes += ("the answer was cut off before it fulfilled its grammar: -n gives it more tokens",)
+                    result.notes += ("the answer stopped at -n before it fulfilled its grammar; raise -n",)
                 session.keep_costs()
                 result.notes += tuple(note for note in session.notes if note not in known)
                 result.notes += crowding_notes(result.metrics, models.target)

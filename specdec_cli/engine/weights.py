@@ -60,8 +60,8 @@ class LoadedModel:
 
 
 class Weights:
-    """The models of a pair in memory. tune: whether to use the results of `specdec tune` on this machine. ways: other
-    settings that answers will use.
+    """The models of a pair in memory. tune: whether to use the results of `specdec tune` on this machine. variants:
+    other settings that answers will use.
 
     If a draft model fails to load, the target runs without it, and `notes` says why.
     """
@@ -72,13 +72,13 @@ class Weights:
         settings: Settings,
         interrupt: Interrupt,
         tune: bool = True,
-        ways: Sequence[Settings] = (),
+        variants: Sequence[Settings] = (),
     ) -> None:
         self.pair, self.settings, self.tunes = pair, settings, tune
         self.load_s = 0.0
         """Seconds that loading took, including the index of --ngram-corpus."""
         self.notes: list[str] = []
-        reads_texts = settings.ngram_corpus and any(way.chain.reads_texts for way in ways or [settings])
+        reads_texts = settings.ngram_corpus and any(variant.chain.reads_texts for variant in variants or [settings])
         self._corpus_files = corpus.find(settings.ngram_corpus) if reads_texts else []
         self._reading = Lock()
         self.corpus: Corpus | None = None

@@ -31,6 +31,8 @@ UNTRIED = frozenset({0, 24, 25, 26, 27, 28})
 """Types that need no trial of their own: F32 is in every trial, and the others aren't weights."""
 _FORMAT = 1
 _WAIT_S, _HANG = 10.0, "a trial did not finish"
+_MISSING = ("No such file", "not found")
+"""What the loader says of a library that isn't there."""
 _FROM_OUTSIDE = {getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 """Signals that come from outside: from the system if memory is short, or from a user."""
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd")
@@ -47,6 +49,8 @@ class TriedKernels:
     death: str = ""
 
     def __str__(self) -> str:
+        if self.death and any(words in self.death for words in _MISSING):
+            return f"llama.cpp cannot be loaded, because a library is missing: {self.death}"
         if self.death:
             return f"this build of llama.cpp does not work on this processor: {self.death}"
         if self.fault:
@@ -68,7 +72,7 @@ def verdict(types: Collection[int] = ()) -> TriedKernels:
         own = _of(more)
         found = own if own.fault or own.death else found
     if found.death:
-        raise SpecdecError(str(found), f"Build it for this processor: {building.command()}")
+        raise SpecdecError(str(found), f"Build it on this machine: {building.command()}")
     if os.environ.get("SPECDEC_REPACK") == "0":
         return TriedKernels(False, found.fault)
     return found

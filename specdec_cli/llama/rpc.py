@@ -56,9 +56,11 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
         if server not in _connected:
             address = _reach(server, insecure)
             calls().add(server)
-            _connected[server] = calls().call(library.rpc_devices, address)
-        if not _connected[server]:
-            raise SpecdecError(f"the server {server} offers no device", "Check its output, and restart it.")
+            devices = calls().call(library.rpc_devices, address)
+            if not devices:  # llama.cpp could not connect, or the server has none
+                why = library.last_error() or "it has no devices"
+                raise SpecdecError(f"cannot use the server {server}: {why}", "Check its output, and restart it.")
+            _connected[server] = devices
     return [device for server in servers for device in _connected[server]]
 
 

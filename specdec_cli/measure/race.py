@@ -138,13 +138,13 @@ def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
 @dataclass(frozen=True, slots=True)
 class RaceResult:
     """Tokens per second of each answer, in the order of the rounds. speedup: paired by round; None if nothing was
-    drafted or no round was measured. divergence: None if all answers are the same. tokens_per_pass: with drafts.
+    drafted or no round was measured. divergence: None if all answers are the same. tokens_per_step: with drafts.
     """
 
     alone: tuple[float, ...]
     drafted: tuple[float, ...]
     speedup: Interval | None
-    tokens_per_pass: float
+    tokens_per_step: float
     divergence: Divergence | None
 
 

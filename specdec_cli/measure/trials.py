@@ -196,7 +196,7 @@ class Summary:
 
     @property
     def pass_cost(self) -> float | None:
-        """What a pass and its draft cost, in passes of the target alone: tokens per step divided by the speedup."""
+        """Time of a step with its draft, in steps of the target alone: tokens per step divided by the speedup."""
         return self.tokens_per_step / self.claimed.mean if self.tokens_per_step and self.claimed else None
 
 

@@ -64,7 +64,7 @@ def overall_verdict(
     best = faster[next(variant for variant in ranking if variant in faster)]
     pays = _PAYS[best.finding]
     headline, sentence, recommendation = _words(best, pays, len(measured) > 1, default)
-    if default != best.variant and default in right:
+    if default != best.variant and default in right and pays != "too few prompts":
         sentence += f" The default draft length, {default}, {_predicate(right[default])}."
     return OverallVerdict(
         pays=pays,
@@ -141,9 +141,9 @@ def _words(best: Summary, pays: Pays, several: bool, default: str | None) -> tup
     if pays == "inconclusive":
         headline = f"Inconclusive: {name} may be faster or slower than the target alone"
         return headline, f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
-    few = "1 prompt is" if best.speedup and best.speedup.count == 1 else "2 prompts are"
-    headline = f"Too few prompts: {few} not enough for an interval"
-    return headline, "No speedup is claimed without an interval.", f"Measure at least {LEAST_PROMPTS} prompts."
+    count = "1 was" if best.speedup and best.speedup.count == 1 else "2 were"
+    headline = f"Too few prompts: {count} measured, and an interval needs at least {LEAST_PROMPTS}"
+    return headline, "Without an interval, no speedup is claimed.", "Measure more prompts."
 
 
 def _interval(summary: Summary) -> str:
@@ -156,7 +156,7 @@ def _interval(summary: Summary) -> str:
 def _predicate(summary: Summary) -> str:
     """What a variant's speed shows, after its name."""
     if summary.finding == "too few prompts":
-        return "was measured with too few prompts"
+        return "has no interval"
     return {
         "nothing drafted": "drafted nothing: its speed is the target's own",
         "few accepted": "used hardly any draft tokens: its speed is the target's own",
@@ -172,8 +172,8 @@ def findings(summary: Summary) -> list[str]:
     sentences = [f"{summary.variant} {_predicate(summary)}."]
     if summary.claimed and summary.pass_cost and summary.per_position:
         sentences.append(
-            f"A pass gives {summary.tokens_per_step:.2f} tokens, and costs {summary.pass_cost:.2f} times as much as a "
-            "pass of the target alone."
+            f"A step gives {summary.tokens_per_step:.2f} tokens, and takes {summary.pass_cost:.2f} times as long as "
+            "one of the target alone."
         )
     if summary.distance_per_token is not None:
         sentences.append(

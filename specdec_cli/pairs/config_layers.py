@@ -56,7 +56,7 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
     layers = [given, config]
     target = given.get("target") or config.get("target")
     if named is None and target is None:
-        if "draft" in given or "draft" in config:
+        if {given.get("draft"), config.get("draft")} - {None, "none"}:
             raise UsageError("a draft was given without a target", "Name the target with -m, or a pair with -p.")
         named = profiles.DEMO
     elif named is None and not str(target).endswith(".gguf") and target in profiles.names():
@@ -64,6 +64,8 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
         for layer in layers:
             layer.pop("target", None)
     for layer in layers:  # a profile's name for a draft means the profile's draft
+        if layer.get("draft") == "none":
+            raise UsageError("a draft model can't be 'none'", "For the target alone: --drafter none, without -md.")
         if layer.get("draft") in profiles.names():
             layer["draft"] = _profile_layer(layer["draft"]).get("draft")
     if named is not None:
@@ -161,12 +163,12 @@ def _checked(values: dict[Any, Any], path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name}: {error}", error.hint) from None
 
 
-def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
+def require_used(typed: Collection[str], variants: Iterable[Settings]) -> None:
     """Raise UsageError if the user typed an option that none of the drafters uses.
 
     `none` allows all of them, so that adding it to a command gives the baseline.
     """
-    chains = [way.chain for way in ways]
+    chains = [each.chain for each in variants]
     if all(chain.names == ("none",) for chain in chains):
         return
     for name, need, user, add in (

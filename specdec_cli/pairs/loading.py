@@ -47,5 +47,5 @@ def load(
     given = {name: value for name, value in locals().items() if name in options_of(ModelOptions)}
     models = {name: str(path) if isinstance(path, Path) else path for name, path in given.items()}
     settings = resolve(profile, {**models, **given_in(sampling, speculative)})
-    ways = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
-    return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)
+    variants = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
+    return Engine(settings, accept=speculative.accept if speculative else None, variants=variants)

@@ -175,9 +175,9 @@ def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary
 
 
 def _of_ratio(ratio: float) -> str:
-    share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
     if ratio >= 1:
-        return f"{share}: too large to pay"
+        return f"the draft model is {'larger than' if ratio > 1 else 'as large as'} the target: too large to pay"
+    share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
     if ratio > LARGEST_RATIO:
         return f"{share}: above about {LARGEST_RATIO:.0%} it rarely pays, because it must almost always be right"
     return f"{share}: small enough to pay if the two often agree"

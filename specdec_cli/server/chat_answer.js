@@ -171,7 +171,7 @@ class Answer {
     const parts = speed ? [`${number(speed)} tokens/s`] : [];
     if (drafted) parts.push(`${percent(kept / drafted)} of ${drafted.toLocaleString("en")} draft tokens accepted`);
     else parts.push(this.drafts ? "nothing was drafted" : "speculative decoding off");
-    if (drafted && this.perPass) parts.push(`${number(this.perPass)} tokens per pass`);
+    if (drafted && this.perPass) parts.push(`${number(this.perPass)} tokens per step`);
     return [...parts, ...(ENDS[this.reason] ? [ENDS[this.reason]] : [])].join("; ");
   }
 }

@@ -76,7 +76,7 @@ def test_a_script_of_turns(models, tmp_path):
         "four",
     )
     assert code == 0 and err.count("tokens/s, ") == 4
-    assert "same text as with drafts, token for token" in err and "5 characters come before" in err
+    assert "same text, token for token; " in err and "5 characters come before" in err
     assert "removed: " in err
     assert "system message: Be brief." in err and all(name in err for name in COMMANDS)
     again = script(models, "/show", more=["--resume", "mine"])
@@ -194,9 +194,9 @@ def test_a_signal_at_the_prompt(models, send):
 
 def test_an_answer_is_stopped_and_kept(models):
     with at_terminal(*models[:-4], "-n", 16000, "-c", 16384) as terminal:
-        enter(terminal, b"one", "tok/pass")
+        enter(terminal, b"one", "tok/step")
         terminal.process.send_signal(signal.SIGINT)
         terminal.read(until="interrupted")
         enter(terminal, b"/show", "2 messages")
-        enter(terminal, b"two", "tok/pass")
+        enter(terminal, b"two", "tok/step")
         assert terminal.ended_by(signal.SIGTERM) == 143

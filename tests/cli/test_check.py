@@ -68,6 +68,21 @@ def test_profiles_and_files_mixed():
     assert found("mine", "demo")["draft"]["path"] == str(DRAFT)
 
 
+def test_models_by_options_as_in_run():
+    expected = found(TARGET, DRAFT)
+    for args in (
+        ("-m", TARGET, "-md", DRAFT),
+        ("-m", TARGET, DRAFT),
+        ("-md", DRAFT, TARGET),
+        ("-p", "demo"),
+        ("-p", "demo", "-md", DRAFT),
+        ("-p", "demo", "-m", TARGET),
+    ):
+        assert found(*args)["draft"]["path"] == str(DRAFT) and found(*args)["verdict"] == expected["verdict"]
+    assert_refused(check(), 2, "no model to check", "-m TARGET -md DRAFT")
+    assert_refused(check("-p", "demo", "demo", "-md", DRAFT), 2, "too many models")
+
+
 # --- what cannot be read ---
 
 

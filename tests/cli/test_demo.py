@@ -93,7 +93,7 @@ def test_the_screen(monkeypatch):
     assert "same text, token for token" in whole
     assert ("  with drafts  " in said) != ("Other programs use this machine" in whole)
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("  specdec")] == [
-        ["specdec", command] for command in ("pull", "run", "compare", "tune")
+        ["specdec", command] for command in ("pull", "edit", "run", "compare", "tune")
     ]
 
 

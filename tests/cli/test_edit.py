@@ -1,5 +1,6 @@
 """`specdec edit`: what the model is asked, what becomes of the file, and what is refused."""
 
+import signal
 import subprocess
 
 import pytest
@@ -90,6 +91,13 @@ def test_a_text_with_fences_gets_longer_ones(tmp_path):
     assert "\n````\n# Use" in passage.prompt("x")
     changed = "# Usage\n\n```sh\nmake\n```\n"
     assert passage.changed(f"````\n{changed}````") == passage.changed(changed) == changed
+
+
+def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
+    monkeypatch.setattr(command, "show_answer", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(command, "print_run_report", lambda *_, **__: None)
+    code, out, err = invoke(file, "Add a comment.", *chatting, "--write")
+    assert (code, out) == (130, "") and "Nothing was written." in err and file.read_bytes() == TEXT.encode()
 
 
 @pytest.mark.parametrize(

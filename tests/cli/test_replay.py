@@ -219,7 +219,7 @@ def test_step_by_step(trace):
         assert "first " not in terminal.read(until="prompt of 4 tokens")
         terminal.press(b"x\x1b[A")  # keys that mean nothing
         terminal.press(b" ")
-        assert "first" in terminal.read(until="with the prompt")
+        assert "first" in terminal.read(until="over the prompt")
         terminal.press(b"\r")
         screen = terminal.read(until="unseen").split("\n")
         assert screen[0] == "first kept <b>mended</b>"

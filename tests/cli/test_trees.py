@@ -119,7 +119,7 @@ def test_a_tree_step_by_step(tmp_path):
     with on_terminal(path, "--step") as terminal:
         terminal.read(until="prompt of 4 tokens")
         terminal.press(b" ")
-        terminal.read(until="with the prompt")
+        terminal.read(until="over the prompt")
         terminal.press(b" ")
         screen = terminal.read(until="below")
         assert "5 drafted by model in a tree, 2 accepted, then corrected" in screen

@@ -121,7 +121,7 @@ def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
 @pytest.mark.parametrize(
     ("faulty", "again", "bug"),
     [
-        (KeepsARejectedToken, FakeTarget, "computed again, the pass over"),
+        (KeepsARejectedToken, FakeTarget, "computed again, the target with"),
         (KeepsATokenTooMany, KeepsATokenTooMany, "the cache holds"),
         (KeepsAnother, KeepsAnother, "the row of logits that chose the token depends on rejected tokens"),
     ],

@@ -47,7 +47,8 @@ def test_the_page_says_what_was_compared_and_found(html):
         "Yes: 1.60x (1.60 to 1.60) with k=2 k=2 is the fastest setting measured.", "Recommendation: Use k=2.",
         "All 4 answers of k=2 are the target's own, token for token.",
         "measured 22 November 2026, 09:05 command specdec compare -m big.gguf --sweep k=2,8",
-        "k=2: 3.00 tokens a pass \u00f7 1.88 times the cost of a pass alone = 1.60x the speed", "k=2: a finding.",
+        "k=2: 3.00 tokens per step \u00f7 1.88 times the time of a step without drafts = 1.60x the speed",
+        "k=2: a finding.",
         "What its speed consists of.",
         "A cause.", "What would help.", "faster", "slower", "4 identical", "all prompts", "code", "chat",
         "Speedup by category", "Acceptance by position", "Time per token", "Milliseconds per token", "1.60x",
@@ -153,7 +154,7 @@ def test_a_variant_of_which_hardly_a_draft_was_accepted_claims_nothing():
 
 
 @pytest.mark.parametrize(
-    ("width", "columns"), [(120, "TTFT TPOT"), (60, "tok/pass cost"), (40, "speedup 95%"), (12, "variant")]
+    ("width", "columns"), [(120, "TTFT TPOT"), (60, "tok/step cost"), (40, "speedup 95%"), (12, "variant")]
 )
 def test_a_narrow_screen_has_the_first_columns(width, columns):
     screen = SafeConsole(file=StringIO(), width=width, _environ={})

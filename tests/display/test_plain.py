@@ -99,8 +99,9 @@ def test_report(name, baseline, snapshot):
         (Interval(1.8, 1.5, 2.1, 6), "1.80x faster than the target alone (1.50 to 2.10)"),
         (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90)"),
         (Interval(1.02, 0.95, 1.08, 6), "as fast as the target alone"),
-        (Interval(1.2, 0.9, 1.6, 6), "speedup unknown: the measurements differ too much"),
-        (Interval(0.93, 0.85, 0.997, 6), "speedup unknown: the measurements differ too much"),
+        (Interval(1.2, 0.9, 1.6, 6), "8.0 tokens/s with drafts, 4.0 alone: too noisy to tell which is faster"),
+        (Interval(0.93, 0.85, 0.997, 6), "8.0 tokens/s with drafts, 4.0 alone: too noisy to tell which is faster"),
+        (Interval(1.2, None, None, 2), "8.0 tokens/s with drafts, 4.0 alone: measured too briefly to compare"),
     ],
 )
 def test_only_what_the_interval_allows_is_claimed(interval, claim):
@@ -136,7 +137,7 @@ def test_a_ratio_is_shown_only_for_drafts_and_with_an_interval_that_excludes_1(r
         assert bounds[0] > 1 or bounds[1] < 1
     else:
         assert not shown_ratios
-    bars = re.findall(r"([\d,.]+) tok/s ([█▏▎▍▌▋▊▉]+)", text)
+    bars = re.findall(r"([\d,.]+) tokens/s ([█▏▎▍▌▋▊▉]+)", text)
     assert bool(bars) == bool(shown_ratios and interval.low <= 8 / alone <= interval.high)
     speeds = [float(speed.replace(",", "")) for speed, _ in bars]
     cells = [sum(" ▏▎▍▌▋▊▉█".index(cell) for cell in cells) for _, cells in bars]
@@ -183,7 +184,9 @@ def test_a_report_of_an_answer_without_drafts_has_two_lines(notes, baseline, set
     assert "x one" in text and not re.search(r"\d\.\d\dx", text)
     assert settings.seed is None or "seed" in text
     if baseline is None and settings is SMALL:
-        assert shown(metrics, settings=settings, undrafted=why, width=80).count("\n") == 2
+        for name in (settings.target, f"{'a-long-name-' * 6}.gguf"):
+            text = shown(metrics, settings=replace(settings, target=name), undrafted=why, width=80)
+            assert text.count("\n") == 2
 
 
 @pytest.mark.parametrize("notes", [(), (BUSY,)], ids=["quiet", "busy"])
@@ -206,7 +209,10 @@ def test_the_line_under_an_answer_in_a_chat():
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        (BaselineResult(4.0, True), "same text as with drafts, token for token; 4.0 tokens/s alone, 8.0 with drafts"),
+        (
+            BaselineResult(4.0, True),
+            "same text, token for token; 8.0 tokens/s with drafts, 4.0 alone (one answer each)",
+        ),
         (TIE, "another text from token 6 on: rounding, proved: "),
         (replace(TIE, divergence=None), "another text from token 6 on: can't be explained: "),
         (BaselineResult(4.0, None), "sampled again: "),

@@ -10,6 +10,7 @@ from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display import race_view
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.race import RaceResult
+from specdec_cli.pairs import profiles
 
 TITLE = "A model of 9 M weights rewrites library.py with another class; repeated text is the draft; one core."
 ALONE = (100.0, 102.0, 98.0, 101.0)
@@ -88,10 +89,18 @@ def test_a_ratio_is_claimed_only_where_its_interval_excludes_one(ratio):
         assert "Other programs use this machine" in text and "tokens/s" not in text and "█" not in text
         return
     assert claimed or ("x (" not in text and "too small to gain" in text)
-    rows = [line.split() for line in text.splitlines() if "tokens/s" in line]
+    rows = [line.split() for line in text.splitlines() if "tokens/s " in line]
     speeds, bars = [float(row[-3].replace(",", "")) for row in rows], [len(row[-1]) for row in rows]
     assert len(rows) == 2 and max(bars) == 24
     assert all(abs(bar - 24 * speed / max(speeds)) < 1.1 for bar, speed in zip(bars, speeds, strict=True))
+
+
+def test_what_to_try_next_names_the_size_of_the_profile():
+    shown = SafeConsole(file=StringIO(), width=80, _environ={})
+    shown.print(race_view.next_steps())
+    pair = profiles.load("qwen2.5-coder-1.5b")
+    lines = [line.rstrip() for line in shown.file.getvalue().splitlines()]
+    assert f"{pair.download_gb} GB" in lines[1] and all("specdec " in line for line in lines[1:])
 
 
 def test_a_race_that_came_to_nothing_claims_nothing():

@@ -71,6 +71,14 @@ def test_what_fails_in_any_case_is_refused_with_the_command_that_repairs_it(tria
     assert kernels.verdict().extra_buffers, "what was found out last is kept"
 
 
+def test_a_missing_library_is_not_blamed_on_the_processor(trials):
+    _, fails = trials
+    fails[(True, False)] = fails[(False, False)] = "Shared library with base name 'llama' not found"
+    with pytest.raises(SpecdecError, match="because a library is missing: Shared library") as refused:
+        kernels.verdict()
+    assert "processor" not in str(refused.value) + refused.value.hint
+
+
 def test_the_user_can_do_without_repacking(trials, monkeypatch):
     monkeypatch.setenv("SPECDEC_REPACK", "0")
     assert not kernels.verdict().extra_buffers and not kernels.verdict().fault

@@ -140,8 +140,11 @@ def test_a_verdict_says_nothing_was_drafted_only_if_nothing_was():
 
 def test_too_few_prompts_wrong_and_lossy_variants_and_no_measurement():
     few = verdict_on(FAST, prompts=2)
-    assert (few.pays, few.headline) == ("too few prompts", "Too few prompts: 2 prompts are not enough for an interval")
-    assert verdict_on(FAST, prompts=1).headline.startswith("Too few prompts: 1 prompt is ")
+    assert (few.pays, few.headline) == (
+        "too few prompts",
+        "Too few prompts: 2 were measured, and an interval needs at least 3",
+    )
+    assert verdict_on(FAST, prompts=1).headline.startswith("Too few prompts: 1 was measured")
     assert verdict_on(FAST, wrong={"k=3"}).pays == "wrong"
     assert verdict_on(FAST, SLOW, wrong={"k=3"}).pays == "no"
     lossy = verdict_on(("typical", 3, 400, good(3, distance=0.5)), FAST)

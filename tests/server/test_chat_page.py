@@ -207,7 +207,7 @@ def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
         ["span", "First"], ["i", " kept"], ["b", " right"], ["b", "\n"], ["i", "same"], ["u", " extra"],
     ]  # fmt: skip
     note = tab.ask("document.querySelector('.note').textContent")
-    assert note == "31.3 tokens/s; 50% of 8 draft tokens accepted; 2.0 tokens per pass"
+    assert note == "31.3 tokens/s; 50% of 8 draft tokens accepted; 2.0 tokens per step"
     assert tab.ask("document.documentElement.scrollWidth") == width
     assert server.asked[0]["speculative"] is True
     assert server.asked[0]["messages"] == [{"role": "user", "content": "Why?"}]

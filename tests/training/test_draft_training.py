@@ -261,5 +261,5 @@ def test_the_command_shows_a_page(folder, tmp_path):
         app, command(folder, out, "--what-if", "rtx-4090", "--against", str(folder / "draft.gguf"))
     )
     assert result.exit_code == 0, result.output
-    for said in ("head.gguf", "tokens/pass", "rtx-4090", "draft.gguf", "Use it:\nspecdec run"):
+    for said in ("head.gguf", "tokens/step", "rtx-4090", "draft.gguf", "Use it:\nspecdec run"):
         assert said in result.output, said
