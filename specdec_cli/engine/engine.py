@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
 from time import perf_counter
-from typing import Any
+from typing import Any, cast, overload
 
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.engine.model_pair import ModelPair, check_pair
 from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
-from specdec_cli.engine.prompt import Prompt
+from specdec_cli.engine.prompt import Prompt, is_list_of_prompts
 from specdec_cli.engine.session import Generation, Session
+from specdec_cli.engine.together import PARALLEL, Together
 from specdec_cli.engine.weights import Weights
 from specdec_cli.llama.interrupt import Interrupt
 
@@ -48,6 +49,7 @@ class Engine(AbstractContextManager["Engine"]):
         self._idle: list[Session] = []
         """The engine's own sessions without an answer; the one used last is used next."""
         self._lock = Lock()
+        self._together = Together(self.weights)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -68,7 +70,8 @@ class Engine(AbstractContextManager["Engine"]):
             self._sessions.append(session)
         return session
 
-    def generate(
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
         self,
         prompt: Prompt,
         sampling: SamplingParams | None = None,
@@ -76,11 +79,47 @@ class Engine(AbstractContextManager["Engine"]):
         *,
         system: str | None = None,
         raw: bool = False,
-    ) -> GenerationResult:
-        """The answer to a prompt. Takes the arguments and raises the errors of `stream`."""
+    ) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        parallel: int = PARALLEL,
+    ) -> list[GenerationResult]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        parallel: int = PARALLEL,
+    ) -> GenerationResult | list[GenerationResult]:
+        """The answer to a prompt. Takes the arguments and raises the errors of `stream`.
+
+        For a list of prompts, their answers in order, computed together, at most `parallel` at a time. If one fails,
+        its result has the `error`, and the others go on. Shared passes round differently from those of a single answer,
+        so a near-tie may turn out differently.
+        """
         session = self._idle_session()
         try:
-            return session.generate(prompt, sampling, speculative, system=system, raw=raw)
+            if is_list_of_prompts(prompt):
+                return self._together.answers(
+                    prompt,
+                    session.settings_of(sampling, speculative),
+                    lambda each: session.tokenize(each, system=system, raw=raw),
+                    lambda slot, tokens: slot.start(tokens, sampling, speculative),
+                    parallel,
+                )
+            return session.generate(cast(Prompt, prompt), sampling, speculative, system=system, raw=raw)
         finally:
             self._idle.append(session)
 
@@ -108,6 +147,18 @@ class Engine(AbstractContextManager["Engine"]):
             raise
         return self._streamed(session, answer)
 
+    def stream_text(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> Iterator[str]:
+        """The text of an answer as it comes, ready to print. Takes the arguments and raises the errors of `stream`."""
+        return filter(None, map(text_of, self.stream(prompt, sampling, speculative, system=system, raw=raw)))
+
     def _streamed(self, session: Session, answer: Generation) -> Iterator[Event]:
         try:
             yield from answer
@@ -127,6 +178,7 @@ class Engine(AbstractContextManager["Engine"]):
 
     def close(self) -> None:
         """Close all sessions, then free the weights."""
+        self._together.close()
         for session in self._sessions:
             session.close()
         self.weights.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.statistics import geometric_interval
@@ -15,6 +16,13 @@ from specdec_cli.engine.config import Settings
 def conditions(threads: int, n_ctx: int) -> str:
     """The settings that a model's speed depends on, in words: a speed without them can't be compared."""
     return f"{threads} thread{'s' * (threads != 1)}, context {n_ctx:,}"
+
+
+def text_of(event: Event) -> str:
+    """The text that an event adds to the answer."""
+    if isinstance(event, Step):
+        return "".join([token.text for token in event.tokens])
+    return event.tail if isinstance(event, Done) else ""
 
 
 @dataclass(slots=True)
@@ -39,6 +47,8 @@ class GenerationResult:
     baseline: BaselineResult | None = None
     unmeasured: str = "not measured: add --baseline"
     undrafted: str = ""
+    error: SpecdecError | None = None
+    """What ended an answer to one prompt of a list."""
 
     @property
     def tokens(self) -> list[int]:
@@ -65,10 +75,8 @@ class GenerationResult:
 
     def add(self, event: Event) -> None:
         self.metrics.add(event)
-        if isinstance(event, Step):
-            self.text += "".join([token.text for token in event.tokens])
-        elif isinstance(event, Done):
-            self.text += event.tail
+        self.text += text_of(event)
+        if isinstance(event, Done):
             self.complete = event.reason != "interrupted"
             self.notes += event.notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf import chat_template
@@ -21,6 +21,12 @@ Message: TypeAlias = Mapping[str, str]
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """A text, a conversation, or tokens."""
+
+
+def is_list_of_prompts(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
+    """Whether these are several prompts: a list of texts, of conversations, or of lists of tokens."""
+    first = None if isinstance(prompt, str) or not len(prompt) else prompt[0]
+    return isinstance(first, Sequence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from specdec_cli.decoding.types import Done, Event, FinishReason, Step
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.decoding.types import Done, FinishReason, Step
+from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.measure.traces import event_json
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice, TokenLogprob
 from specdec_cli.server.request_bodies import Body, ChatBody
@@ -134,13 +134,6 @@ def error_object(
     message: str, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     return {"message": message, "type": kind, "param": param, "code": code}
-
-
-def text_of(event: Event) -> str:
-    """The text that an event adds to the answer."""
-    if isinstance(event, Step):
-        return "".join([token.text for token in event.tokens])
-    return event.tail if isinstance(event, Done) else ""
 
 
 def figures(choices: Sequence[RequestChoice]) -> dict[str, Any]:

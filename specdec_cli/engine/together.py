@@ -1,0 +1,102 @@
+"""Answers to several prompts at once, in sessions that share forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock, Semaphore
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.context_plan import ContextPlan, require_chains
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.prompt import Prompt
+from specdec_cli.engine.scheduler import Scheduler
+from specdec_cli.engine.session import Generation, Session
+from specdec_cli.engine.weights import Weights
+from specdec_cli.llama.model import Model
+
+PARALLEL = 8
+"""How many answers are computed at once by default."""
+
+
+@dataclass(slots=True)
+class Together:
+    """Answers lists of prompts with a pair's weights. The sessions stay open until a list needs others."""
+
+    weights: Weights
+    _scheduler: Scheduler | None = None
+    _slots: tuple[int, int] = 0, 0
+    """How many sessions there are, and how many jobs may wait."""
+    _lock: Lock = field(default_factory=Lock)
+
+    def answers(
+        self,
+        prompts: Sequence[Prompt],
+        settings: Settings,
+        tokenize: Callable[[Prompt], list[int]],
+        start: Callable[[Session, list[int]], Generation],
+        parallel: int,
+    ) -> list[GenerationResult]:
+        """The answers, in the order of the prompts. start: starts one in a session, with a prompt's tokens.
+
+        Raises UsageError on settings with which answers can't share passes, SpecdecError if memory is short.
+        """
+        if parallel < 1:
+            raise UsageError(f"parallel={parallel} is below 1", "Set it to the number of answers to compute at once.")
+        require_chains(settings)
+        found = [GenerationResult(settings, settings.seed or 0, []) for _ in prompts]
+        n_ctx = 1
+        for result, prompt in zip(found, prompts, strict=True):
+            try:
+                result.prompt = tokenize(prompt)
+                n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(result.prompt), self._model, None).n_ctx)
+            except SpecdecError as error:
+                result.error = error
+        done = Semaphore(0)
+
+        def work(number: int, session: Session) -> None:
+            try:
+                answer = start(session, found[number].prompt)
+                found[number] = answer.result
+                for _ in answer:
+                    pass
+            except SpecdecError as error:
+                found[number].error = error
+            finally:
+                done.release()
+
+        ready = [number for number, result in enumerate(found) if result.error is None]
+        with self._lock:
+            try:
+                if ready:
+                    scheduler = self._opened(min(parallel, len(ready)), n_ctx, len(ready))
+                    for number in ready:
+                        scheduler.submit(found[number].prompt, partial(work, number))
+                for _ in ready:
+                    done.acquire()
+            except BaseException:  # Ctrl-C
+                self.close()
+                raise
+        return found
+
+    def close(self) -> None:
+        """End all answers and close the sessions."""
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.close()
+
+    @property
+    def _model(self) -> Model:
+        return self.weights.target.model
+
+    def _opened(self, count: int, n_ctx: int, waiting: int) -> Scheduler:
+        """A scheduler of so many sessions, each with at least n_ctx tokens, for which so many jobs may wait."""
+        kept, slots = self._scheduler, (count, max(waiting, self._slots[1]))
+        if kept is None or kept.n_ctx < n_ctx or self._slots != slots:
+            n_ctx = max(n_ctx, kept.n_ctx if kept else 0)
+            self.close()
+            self._scheduler = kept = Scheduler(self.weights, count, n_ctx, slots[1])
+            self._slots = slots
+        return kept

@@ -1,0 +1,67 @@
+"""Lists of prompts: each gets its own answer, and none is in another's way."""
+
+import _thread
+import threading
+
+import pytest
+import tiny
+from driver import DRAFT, TARGET
+
+from specdec_cli import SamplingParams, SpeculativeConfig, UsageError, load
+
+PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """A model that repeats what it reads, so that rounding changes nothing."""
+    model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
+    with load(target=model, threads=1, speculative=SpeculativeConfig(drafter="ngram", draft_tokens=3)) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("parallel", [1, 2, 8])
+def test_a_list_is_answered_in_order_as_one_by_one(engine, parallel):
+    sampling = SamplingParams(max_tokens=30)
+    alone = [engine.generate(prompt, sampling) for prompt in PROMPTS]
+    for _ in range(2):  # the second time in the same sessions
+        found = engine.generate(PROMPTS, sampling, parallel=parallel)
+        assert [each.tokens for each in found] == [own.tokens for own in alone]
+        assert [each.prompt for each in found] == PROMPTS
+    assert len({tuple(own.tokens) for own in alone}) == len(PROMPTS)
+    assert sum(each.metrics.accepted for each in found) > 20
+
+
+def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
+    sampling = SamplingParams(max_tokens=8)
+    long = [5] * 200_000
+    found = engine.generate([PROMPTS[0], [], long, PROMPTS[1]], sampling)
+    assert [each.error is None for each in found] == [True, False, False, True]
+    assert "200,000 tokens" in str(found[2].error) and found[1].text == ""
+    assert found[3].tokens == engine.generate(PROMPTS[1], sampling).tokens
+    assert all(each.error for each in engine.generate([[], []], sampling))
+
+
+def test_what_cannot_be_shared_is_refused(engine):
+    for how, says in (
+        ({"parallel": 0}, "below 1"),
+        ({"speculative": SpeculativeConfig(drafter="lookahead", draft_tokens="auto")}, "only draft chains"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            engine.generate(PROMPTS, **how)
+
+
+def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine):
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[5, 6, 7]] * 4, SamplingParams(max_tokens=100_000), parallel=2)
+    assert len(engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))) == 2
+
+
+def test_texts_and_conversations(monkeypatch):
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        sampling = SamplingParams(max_tokens=12)
+        one = engine.generate("def f(", sampling, raw=True)
+        assert "".join(engine.stream_text("def f(", sampling, raw=True)) == one.text
+        several = engine.generate(["def f(", "class A:", [5, 6]], sampling, raw=True)
+        assert several[0].prompt == one.prompt and len(several) == 3
