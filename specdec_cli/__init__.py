@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
+    from specdec_cli.engine.async_engine import AsyncEngine
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import GenerationResult
     from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
-    from specdec_cli.pairs.loading import load
+    from specdec_cli.pairs.loading import load, load_async
 
 __version__ = "0.1.0"
 
@@ -23,12 +24,14 @@ _MODULES = {
     "decoding.metrics": ("Metrics",),
     "decoding.types": ("Done", "Event", "Prefill", "Step", "Token"),
     "engine.options": ("SamplingParams", "SpeculativeConfig"),
+    "engine.async_engine": ("AsyncEngine",),
     "engine.engine": ("Engine",),
     "engine.generation": ("GenerationResult",),
-    "pairs.loading": ("load",),
+    "pairs.loading": ("load", "load_async"),
 }
 
 __all__ = [
+    "AsyncEngine",
     "Done",
     "DownloadError",
     "Engine",
@@ -45,6 +48,7 @@ __all__ = [
     "Token",
     "UsageError",
     "load",
+    "load_async",
 ]
 
 

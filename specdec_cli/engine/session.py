@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
@@ -138,7 +138,7 @@ class Session(AbstractContextManager["Session"]):
         *,
         system: str | None = None,
         raw: bool = False,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The events of an answer, like `Engine.stream`. Starting another answer ends the stream."""
         return iter(self.start(prompt, sampling, speculative, system=system, raw=raw))
 
@@ -268,7 +268,7 @@ class Generation:
         if settings.bitwise:
             session.costs.agree(self.result.prompt)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Generator[Event, None, None]:
         session, result = self._session, self.result
         if result.metrics.history:
             raise RuntimeError("an answer can be iterated over only once")

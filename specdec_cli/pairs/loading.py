@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec
 
 from specdec_cli.decoding.options import options_of
+from specdec_cli.engine.async_engine import AsyncEngine
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.options import ModelOptions, SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.pairs.config_layers import resolve
+
+_Given = ParamSpec("_Given")
 
 
 def load(
@@ -49,3 +54,14 @@ def load(
     settings = resolve(profile, {**models, **given_in(sampling, speculative)})
     variants = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
     return Engine(settings, accept=speculative.accept if speculative else None, variants=variants)
+
+
+def _in_thread(load: Callable[_Given, Engine]) -> Callable[_Given, Coroutine[None, None, AsyncEngine]]:
+    async def load_async(*args: _Given.args, **kwargs: _Given.kwargs) -> AsyncEngine:
+        """Load a pair as `load` does, in a thread, for an asyncio program."""
+        return AsyncEngine(await asyncio.to_thread(load, *args, **kwargs))
+
+    return load_async
+
+
+load_async = _in_thread(load)

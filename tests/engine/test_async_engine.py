@@ -1,0 +1,73 @@
+"""The engine in asyncio programs: several answers at a time, and cancelled ones that leave nothing behind."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from driver import DRAFT, TARGET
+
+from specdec_cli import Done, SamplingParams, SpecdecError, load, load_async
+from specdec_cli.engine.generation import text_of
+
+SHORT, LONG = SamplingParams(max_tokens=12), SamplingParams(max_tokens=5000)
+PROMPTS = ("def median(values):\n", "class Stack:\n", "import os\n")
+
+
+def test_answers_side_by_side_are_those_of_the_engine():
+    async def main():
+        async with await load_async(target=TARGET, draft=DRAFT, threads=1) as engine:
+            answers = await asyncio.gather(*(engine.generate(prompt, SHORT, raw=True) for prompt in PROMPTS))
+            streamed = "".join([text_of(event) async for event in engine.stream(PROMPTS[0], SHORT, raw=True)])
+            with pytest.raises(SpecdecError):
+                await engine.generate([], SHORT)
+            with pytest.raises(SpecdecError):
+                async for _ in engine.stream([], SHORT):
+                    pass
+            return [answer.text for answer in answers], streamed
+
+    texts, streamed = asyncio.run(main())
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        assert texts == [engine.generate(prompt, SHORT, raw=True).text for prompt in PROMPTS]
+    assert streamed == texts[0]
+
+
+def test_a_cancelled_answer_stops_within_a_pass_and_its_session_is_used_again():
+    async def main():
+        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
+            expected = (await engine.generate(PROMPTS[0], SHORT, raw=True)).text
+            for _ in range(5):
+                task = asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(task, 5)
+                async with aclosing(engine.stream(PROMPTS[2], LONG, raw=True)) as events:
+                    async for event in events:
+                        assert not isinstance(event, Done)
+                        break
+            assert (await engine.generate(PROMPTS[0], SHORT, raw=True)).text == expected
+            return len(engine._idle)
+
+    assert asyncio.run(main()) == 1
+
+
+@pytest.mark.slow
+def test_many_answers_with_cancellations_at_random_lose_no_session():
+    async def main():
+        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
+
+            async def one(number):
+                task = asyncio.create_task(
+                    engine.generate(PROMPTS[number % 3], LONG if number % 2 else SHORT, raw=True)
+                )
+                if number % 2:
+                    await asyncio.sleep(number % 7 / 50)
+                    task.cancel()
+                return await asyncio.gather(task, return_exceptions=True)
+
+            for start in range(0, 48, 8):
+                results = await asyncio.gather(*(one(number) for number in range(start, start + 8)))
+                assert [isinstance(each[0], asyncio.CancelledError) for each in results] == [False, True] * 4
+            assert len(engine._idle) == 8
+
+    asyncio.run(asyncio.wait_for(main(), 120))
