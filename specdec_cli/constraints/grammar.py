@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from threading import Lock
 from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 from specdec_cli.bounded_child import BoundedChild, Limits
 from specdec_cli.decoding.errors import UsageError
@@ -36,6 +37,10 @@ class Grammar:
 
     kind: Literal["json_schema", "grammar", "regex"]
     text: str
+    matchers: WeakKeyDictionary[Any, Any] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+    """llguidance's matchers by vocabulary, which `grammar_state` makes."""
 
     @classmethod
     def json_schema(cls, schema: str | dict[str, Any]) -> Grammar:
