@@ -56,14 +56,16 @@ def serve(
         what = f"specdec serve needs more packages: {error.name} is missing"
         raise UsageError(what, 'Install them: pip install "specdec-cli[serve]".') from None
     with listen(host, port) as listening, open_slots(given, parallel, queue) as (answering, names):
-        local = host in LOOPBACK
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
         slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
         what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, pipe_width=200)
+        if api_key is None and host not in LOOPBACK:
+            note = f"note: whoever can reach {host} can use this server; --api-key sets a key that requests must send"
+            print_parts(note, stderr=True, pipe_width=200, style="dim")
         server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
-        number = serve_forever(server, listening, Gate(api_key, cors or (), local), grace)
+        number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
     raise typer.Exit(128 + number)
 
 

@@ -18,5 +18,5 @@ def test_what_is_not_taken_in_time_ends_the_answer():
         await asyncio.sleep(60)
 
     scope = {"type": "http", "path": "/x", "headers": [(b"host", b"localhost:1")]}
-    asyncio.run(Gate(None, (), local=True, send_s=0.05).middleware(app)(scope, None, never))
+    asyncio.run(Gate(None, (), "127.0.0.1", send_s=0.05).middleware(app)(scope, None, never))
     assert ended == ["/x"]
