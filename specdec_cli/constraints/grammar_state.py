@@ -125,6 +125,7 @@ class GrammarState:
             self._mode = _Mode.FREE
         elif before in (_Mode.OPEN, _Mode.BOUND):
             matched = self._matcher.try_consume_tokens([token]) == 1
+            self._require_sound()
             self._mode = _Mode.BOUND if matched else _Mode.LOST
         elif before is _Mode.FREE and self._thinking and token == self._thinking[1]:
             self._mode = _Mode.BOUND
@@ -134,15 +135,19 @@ class GrammarState:
         if self._mode in (_Mode.FREE, _Mode.LOST):
             return None
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            reason = self._matcher.get_error().partition("\n")[0]
-            raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
+        self._require_sound()
         mask: Mask = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
         if not mask.any():
             raise SpecdecError("the grammar allows no token of this model here", "Use another grammar.")
         if self._mode is _Mode.OPEN and self._thinking:
             mask[self._thinking[0]] = True
         return mask
+
+    def _require_sound(self) -> None:
+        """Raise SpecdecError if llguidance has exceeded its own limits."""
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().partition("\n")[0]
+            raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
 
     def _mode_after(self, prompt: Sequence[int]) -> _Mode:
         if self._thinking is None:
