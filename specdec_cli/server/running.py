@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import signal
 import socket
@@ -75,9 +76,15 @@ def serve_forever(server: Server, listening: socket.socket, gate: Gate, grace_s:
         lifespan="off",
         http=_Connection,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     running = _Uvicorn(config, grace_s)
     running.run(sockets=[listening])
     return running.ended_by
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's log is more than the traceback of a request that the end of the server cancels."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class _Uvicorn(uvicorn.Server):
