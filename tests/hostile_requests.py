@@ -1,5 +1,6 @@
 """Requests with hostile schemas beside those of honest clients, and how long the honest ones take."""
 
+import functools
 import json
 import random
 import statistics
@@ -44,19 +45,30 @@ def delays(server: Serving, count: int, every_s: float) -> list[float]:
     return taken
 
 
+@functools.cache
+def hostile(count: int) -> list[tuple[bytes, float]]:
+    """Bodies of requests, made beforehand because that takes this process long, and how many seconds to wait for each
+    answer.
+    """
+    bodies = []
+    for number in range(count):
+        rng = random.Random(f"{number}")
+        kind, value = constraint(rng)
+        body = json.dumps({"prompt": "x", "max_tokens": 20, "structured_outputs": {kind: value}})
+        bodies.append((body.encode(), rng.choice((0.05, 0.5, 5))))
+    return bodies
+
+
 def attack(server: Serving, count: int, stop: threading.Event) -> list[int]:
     """Hostile requests, one after another from two clients, which leave some of them at once. Returns the statuses."""
     statuses: list[int] = []
 
     def send(client: int) -> None:
-        for number in range(client, count, 2):
+        for body, wait_s in hostile(count)[client::2]:
             if stop.is_set():
                 return
-            rng = random.Random(f"{number}")
-            kind, value = constraint(rng)
             with suppress(OSError, HTTPException):
-                data = json.dumps({"prompt": "x", "max_tokens": 20, "structured_outputs": {kind: value}})
-                statuses.append(server.request("POST", TEXT, data, timeout=rng.choice((0.05, 0.5, 5)))[0])
+                statuses.append(server.request("POST", TEXT, body, timeout=wait_s)[0])
 
     together(send, range(2))
     return statuses
@@ -75,6 +87,7 @@ def assert_undisturbed(server: Serving, n_hostile: int, n_honest: int) -> None:
     end in an answer or in a reason.
     """
     delays(server, 8, 0.0)
+    hostile(n_hostile)
     alone = statistics.median(delays(server, n_honest, 0.3))
     stop, statuses = threading.Event(), []
     attacking = threading.Thread(target=lambda: statuses.extend(attack(server, n_hostile, stop)))

@@ -98,12 +98,12 @@ class _Uvicorn(uvicorn.Server):
         self._most_s = SimpleQueue[float]()
         """The seconds in which the process must end, once for each signal."""
         Thread(target=self._end_in_time, daemon=True).start()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
         names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
         for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
             signal.signal(number, self.handle_exit)  # until the process ends: nothing must disturb its closing
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ import time
 import fuzzing
 import pytest
 import tiny
-from hostile_requests import assert_undisturbed, attack
+from hostile_requests import assert_undisturbed, attack, hostile
 from serving import TEMPLATE, Serving
 
 pytestmark = pytest.mark.fuzz
@@ -45,6 +45,7 @@ def test_honest_requests_beside_hostile_ones(server_args):
 @pytest.mark.parametrize("shard", range(4))
 def test_signals_at_any_moment_of_an_attack(server_args, shard):
     """Twenty servers, each ended by one signal or two while hostile schemas are compiled."""
+    hostile(40)
     for chance in fuzzing.cases(5, f"server signals/{shard}"):
         with Serving(*server_args) as server:
             stop = threading.Event()
