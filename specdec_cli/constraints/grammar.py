@@ -77,7 +77,7 @@ class Grammar:
         try:
             child = _child(cpu_s)
             child.start()
-            import_module("llguidance")  # needed next, and the child takes as long to start
+            import_module("specdec_cli.constraints.grammar_state")  # needed next, and the child takes as long to start
             answer = child.ask({"kind": self.kind, "text": self.text}, stopped)
         except OSError as error:
             answer = {"reason": f"its process cannot run: {error.strerror}"}

@@ -4,12 +4,13 @@ gigabytes or crash.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
+import sys
 import threading
+from importlib.machinery import PathFinder
 from typing import Any
-
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.gbnf_to_lark import any_to_lark
 
 from specdec_cli.constraints.finite_schema import has_finite_value
 
@@ -19,8 +20,6 @@ _STACK_BYTES = 1 << 20
 """The stack of the thread that compiles. llguidance crashes if a grammar needs more; the parent process has more."""
 _NONE = "no text matches it"
 _MAX_REASON = 2000
-
-threading.stack_size(_STACK_BYTES)
 
 
 def answer(request: dict[str, str], _n_bytes: int) -> dict[str, str]:
@@ -37,6 +36,7 @@ def answer(request: dict[str, str], _n_bytes: int) -> dict[str, str]:
         except BaseException as error:  # a converter may raise anything, and a panic of llguidance is no Exception
             answers.append({"reason": (str(error) or type(error).__name__)[:_MAX_REASON]})
 
+    threading.stack_size(_STACK_BYTES)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
@@ -46,26 +46,39 @@ def answer(request: dict[str, str], _n_bytes: int) -> dict[str, str]:
 
 
 def _compiled(kind: str, text: str) -> dict[str, str]:
-    grammar = _converted(kind, text)
-    problem = LLMatcher.validate_grammar(grammar)
+    core = _part("_lib")
+    grammar = _converted(kind, text, core.LLMatcher)
+    problem = core.LLMatcher.validate_grammar(grammar)
     if not problem and kind == "json_schema" and not has_finite_value(json.loads(text)):
         problem = _NONE
     if not problem:
-        matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+        matcher = core.LLMatcher(core.LLTokenizer("byte"), grammar, log_level=0)
         if not any(matcher.compute_bitmask()) or (matcher.is_stopped() and not matcher.is_accepting()):
             error = matcher.get_error()
             problem = error if "limit" in error else _NONE
     return {"reason": problem[:_MAX_REASON]} if problem else {"grammar": grammar}
 
 
-def _converted(kind: str, text: str) -> str:
+@functools.cache
+def _part(name: str) -> Any:
+    """A module of llguidance alone: what the package imports takes most of the time in which this process starts."""
+    package = importlib.util.find_spec("llguidance")
+    spec = PathFinder.find_spec(name, package.submodule_search_locations if package else None)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[name] = module
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+def _converted(kind: str, text: str, matcher: Any) -> str:
+    """The constraint in the form of llguidance. matcher: its class LLMatcher."""
     if kind == "regex":
-        return LLMatcher.grammar_from_regex(text)
+        return str(matcher.grammar_from_regex(text))
     if kind == "grammar":
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
+        return str(matcher.grammar_from_lark(_part("gbnf_to_lark").any_to_lark(text)))
     schema = json.loads(text)
     if schema is False:
         raise ValueError(_NONE)
     if not isinstance(schema, dict) and schema is not True:
         raise ValueError("it is not a JSON object")
-    return LLMatcher.grammar_from_json_schema({} if schema is True else schema, overrides=_LAYOUT)
+    return str(matcher.grammar_from_json_schema({} if schema is True else schema, overrides=_LAYOUT))
