@@ -90,3 +90,18 @@ def test_headers_must_arrive_in_time(models):
         assert 9 < time.monotonic() - began < 15
         for connection in (silent, half, dripping, running):
             connection.close()
+
+
+def test_a_server_for_other_machines_without_a_key_says_so(models):
+    with Serving(*models, "--host", "0.0.0.0") as server:
+        until_said(server, "note: whoever can reach 0.0.0.0 can use this server")
+        assert server.request("GET", "/health", Host="any.example")[0] == 200
+    with Serving(*models, "--host", "0.0.0.0", "--api-key", "secret") as server:
+        assert server.request("GET", "/health")[0] == 200 and "note" not in server.said
+
+
+def until_said(server, words):
+    deadline = time.monotonic() + 5
+    while words not in server.said:
+        assert time.monotonic() < deadline, server.said
+        time.sleep(0.02)
