@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -66,7 +67,9 @@ def serve(
             print_parts(note, stderr=True, pipe_width=200, style="dim")
         server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
         number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
-    raise typer.Exit(128 + number)
+    with suppress(OSError):
+        sys.stderr.flush()
+    os._exit(128 + number)  # Python's own exit stops the thread that ends the process in time, and may take seconds
 
 
 def _log(line: str) -> None:

@@ -15,8 +15,10 @@ from weakref import WeakKeyDictionary
 from specdec_cli.bounded_child import BoundedChild, Limits
 from specdec_cli.decoding.errors import UsageError
 
-MAX_CPU_S = 1.0
-"""Seconds of processor time in which a constraint must compile."""
+MOST = Limits(cpu_s=1.0, most_bytes=256 << 20, bytes_per_input_byte=256, nice=10)
+"""The limits within which a constraint must compile."""
+QUICK = Limits(cpu_s=0.1, most_bytes=32 << 20, bytes_per_input_byte=64)
+"""Limits that most constraints don't reach by far."""
 _MAX_TEXT = 256 << 10
 _MAX_KEPT = 8 << 20
 _NAMES = {"json_schema": "JSON schema", "grammar": "grammar", "regex": "regular expression"}
@@ -55,8 +57,11 @@ class Grammar:
     def regex(cls, text: str) -> Grammar:
         return cls("regex", text)
 
-    def compiled(self, cpu_s: float = MAX_CPU_S, stopped: Callable[[], bool] = lambda: False) -> str:
-        """The grammar for llguidance, which has compiled it in a child process within `cpu_s` seconds.
+    def __reduce__(self) -> tuple[type[Grammar], tuple[str, str]]:
+        return Grammar, (self.kind, self.text)
+
+    def compiled(self, limits: Limits = MOST, stopped: Callable[[], bool] = lambda: False) -> str:
+        """The grammar for llguidance, which has compiled it in a child process within the limits.
 
         Raises UsageError if llguidance rejects it or no text matches it, GrammarTooLarge, or Interrupted once `stopped`
         returns True.
@@ -68,14 +73,14 @@ class Grammar:
             if known := _compiled.get(self):
                 _compiled.move_to_end(self)
         if known is None:
-            known = self._compiled_anew(cpu_s, stopped)
-        elif known.cpu_s > cpu_s:
+            known = self._compiled_anew(limits, stopped)
+        elif known.limits.cpu_s > limits.cpu_s:
             raise self._too_large()
         return known.text
 
-    def _compiled_anew(self, cpu_s: float, stopped: Callable[[], bool]) -> _Compiled:
+    def _compiled_anew(self, limits: Limits, stopped: Callable[[], bool]) -> _Compiled:
         try:
-            child = _child(cpu_s)
+            child = _child(limits)
             child.start()
             import_module("specdec_cli.constraints.grammar_state")  # needed next, and the child takes as long to start
             answer = child.ask({"kind": self.kind, "text": self.text}, stopped)
@@ -87,7 +92,7 @@ class Grammar:
             lines = [line.strip() for line in answer["reason"].splitlines() if line.strip()]
             said = next((line for line in lines if line.startswith("error:")), lines[0])
             raise UsageError(f"this {self._name} cannot be used: {said[:200]}", _FIXES[self.kind])
-        known = _Compiled(answer["grammar"], cpu_s)
+        known = _Compiled(answer["grammar"], limits)
         _keep(self, known)
         return known
 
@@ -100,10 +105,10 @@ class Grammar:
 
 
 class _Compiled(NamedTuple):
-    """A grammar for llguidance, and the limit of seconds within which it was compiled."""
+    """A grammar for llguidance, and the limits within which it was compiled."""
 
     text: str
-    cpu_s: float
+    limits: Limits
 
 
 _compiled: OrderedDict[Grammar, _Compiled] = OrderedDict()
@@ -121,8 +126,6 @@ def _keep(grammar: Grammar, compiled: _Compiled) -> None:
 
 
 @cache
-def _child(cpu_s: float) -> BoundedChild:
-    """A child for each limit of seconds, so that what takes long delays nothing that doesn't."""
-    return BoundedChild(
-        "specdec_cli.constraints.grammar_child", Limits(cpu_s, 256 << 20, 256, nice=10 if cpu_s >= MAX_CPU_S else 0)
-    )
+def _child(limits: Limits) -> BoundedChild:
+    """A child for each kind of limits, so that what takes long doesn't delay what doesn't."""
+    return BoundedChild("specdec_cli.constraints.grammar_child", limits)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from specdec_cli.constraints.grammar import Grammar, GrammarTooLarge
+from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
 from specdec_cli.constraints.grammar_state import matcher_of
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.options import SamplingOptions
@@ -30,8 +30,6 @@ from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
 _T = TypeVar("_T")
-_QUICK_GRAMMAR_S = 0.1
-"""Seconds of processor time that most grammars don't need by far. The others wait for each other."""
 _QUICK_TEXT = 1 << 16
 """Characters of a text that is tokenized in milliseconds."""
 _MOST_TEXT = 1 << 20
@@ -53,8 +51,8 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestChoice:
-    """One answer to a request. large_grammar: whether its grammar takes long to compile. logprobs: those of all its
-    tokens, if requested.
+    """One answer to a request. large_grammar: whether its grammar exceeds the limits of most. logprobs: those of all
+    its tokens, if requested.
     """
 
     index: int
@@ -148,8 +146,10 @@ class Answering:
 
     async def _tokens_of(self, prompt: Prompt, chat: bool) -> list[int]:
         """A prompt's tokens. Raises InvalidRequest if it has far too many to count them."""
-        texts = [part if isinstance(part, str) else part["content"] for part in prompt if not isinstance(part, int)]
-        length = sum(map(len, texts))
+        if isinstance(prompt, str):
+            length = len(prompt)
+        else:
+            length = sum(len(part["content"]) for part in prompt if not isinstance(part, int))
         # Not with the session's tokenize, which the slot's last answer may have left interrupted.
         work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set)
         if length <= _QUICK_TEXT:
@@ -172,7 +172,7 @@ class Answering:
         """Check a grammar; returns whether it is large. Raises UsageError if it can't be used, QueueFull."""
         check = partial(grammar.compiled, stopped=self._closing.is_set)
         try:
-            await self._apart(self._grammars, partial(check, _QUICK_GRAMMAR_S))
+            await self._apart(self._grammars, partial(check, QUICK))
         except GrammarTooLarge:
             await self._slowly(check)
             return True

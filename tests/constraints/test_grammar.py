@@ -1,13 +1,15 @@
 """What can't be used, or takes too much time or memory, is refused in a line that says why."""
 
+import pickle
 import resource
 import time
+from dataclasses import replace
 
 import pytest
 
 from specdec_cli import Grammar
 from specdec_cli.constraints import grammar as grammar_module
-from specdec_cli.constraints.grammar import GrammarTooLarge
+from specdec_cli.constraints.grammar import MOST, QUICK, GrammarTooLarge
 from specdec_cli.decoding.errors import Interrupted, UsageError
 
 OBJECT = '{"type": "object", "properties": {"a": {"$ref": "#/nope"}}}'
@@ -64,7 +66,7 @@ def test_what_cannot_be_used(grammar, says):
 
 @pytest.mark.parametrize("text", ["(a{1,1000}){1,1000}", "(((a{1,100}){1,100}){1,100}){1,100}", "(a|b)*a(a|b){200}"])
 def test_a_regular_expression_that_would_explode_takes_little_time_and_memory(text):
-    assert Grammar.regex(text).compiled(0.5)
+    assert Grammar.regex(text).compiled(replace(MOST, cpu_s=0.5))
 
 
 def chain(length, link):
@@ -111,9 +113,9 @@ def test_a_child_that_was_stopped():
 
 def test_a_grammar_known_to_take_long_is_refused_where_little_time_is_allowed():
     slow = Grammar.json_schema({"type": "integer", "multipleOf": 20011})
-    assert slow.compiled()
+    assert slow.compiled() and pickle.loads(pickle.dumps(slow)) == slow
     with pytest.raises(GrammarTooLarge):
-        slow.compiled(0.001)
+        slow.compiled(QUICK)
 
 
 def test_kept_grammars_are_counted_in_characters():
