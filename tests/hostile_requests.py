@@ -16,6 +16,8 @@ from serving import Serving
 CLIENTS = 4
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 TOKENS = 60
+_NOISE_S = 0.15
+"""What other tests may add to a delay. What this finds are delays of seconds."""
 
 
 def honest(number: int) -> tuple[str, dict[str, object]]:
@@ -99,5 +101,5 @@ def assert_undisturbed(server: Serving, n_hostile: int, n_honest: int) -> None:
     attacking.join()
     alone = max(alone, statistics.median(delays(server, n_honest // 2, 0.3)))
     assert statuses and {*statuses} <= {200, 400, 413, 429}, statuses
-    assert beside < 1.5 * alone + 0.02, f"{alone:.3f} s alone, {beside:.3f} s beside hostile requests"
+    assert beside < 1.5 * alone + _NOISE_S, f"{alone:.3f} s alone, {beside:.3f} s beside hostile requests"
     print(f"{alone:.3f} s alone, {beside:.3f} s beside {len(statuses)} hostile requests")
