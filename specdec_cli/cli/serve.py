@@ -63,8 +63,8 @@ def serve(
         what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, pipe_width=200)
         if api_key is None and host not in LOOPBACK:
-            note = f"note: whoever can reach {host} can use this server; --api-key sets a key that requests must send"
-            print_parts(note, stderr=True, pipe_width=200, style="dim")
+            note = "note: anyone who can reach this server can use it; --api-key restricts that"
+            print_parts(note, stderr=True, style="dim")
         server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
         number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
     with suppress(OSError):

@@ -94,7 +94,7 @@ def test_headers_must_arrive_in_time(models):
 
 def test_a_server_for_other_machines_without_a_key_says_so(models):
     with Serving(*models, "--host", "0.0.0.0") as server:
-        until_said(server, "note: whoever can reach 0.0.0.0 can use this server")
+        until_said(server, "note: anyone who can reach this server can use it; --api-key restricts that")
         assert server.request("GET", "/health", Host="any.example")[0] == 200
     with Serving(*models, "--host", "0.0.0.0", "--api-key", "secret") as server:
         assert server.request("GET", "/health")[0] == 200 and "note" not in server.said
