@@ -21,7 +21,7 @@ LAYERS = [
     {"cli"},
 ]
 """A folder imports from those above it in this list, and from the shared files beside the folders."""
-SHARED = {"user_files", "yaml_reader", "json_store"}
+SHARED = {"user_files", "yaml_reader", "json_store", "bounded_child"}
 """The files beside the folders that any folder may use. They know nothing but `decoding`."""
 
 

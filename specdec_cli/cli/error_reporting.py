@@ -95,7 +95,7 @@ def _reporting() -> Iterator[None]:
         code = error.exit_code
     except (KeyboardInterrupt, Interrupted, typer.Abort) as error:  # Abort: Ctrl-C at a question
         complain(SpecdecError(f"interrupted{error}"))
-        code = 130
+        code = error.exit_code if isinstance(error, Interrupted) else 130
     except BrokenPipeError:
         close(sys.stdout)
     except OSError as error:  # that no command expected: a full disk, a closed terminal

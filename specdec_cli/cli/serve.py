@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -56,15 +57,19 @@ def serve(
         what = f"specdec serve needs more packages: {error.name} is missing"
         raise UsageError(what, 'Install them: pip install "specdec-cli[serve]".') from None
     with listen(host, port) as listening, open_slots(given, parallel, queue) as (answering, names):
-        local = host in LOOPBACK
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
         slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
         what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, pipe_width=200)
+        if api_key is None and host not in LOOPBACK:
+            note = "note: anyone who can reach this server can use it; --api-key restricts that"
+            print_parts(note, stderr=True, style="dim")
         server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
-        number = serve_forever(server, listening, Gate(api_key, cors or (), local), grace)
-    raise typer.Exit(128 + number)
+        number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
+    with suppress(OSError):
+        sys.stderr.flush()
+    os._exit(128 + number)  # Python's own exit stops the thread that ends the process in time, and may take seconds
 
 
 def _log(line: str) -> None:

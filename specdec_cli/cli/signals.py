@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -14,6 +15,29 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 class _Ended(KeyboardInterrupt):
     """After a plain KeyboardInterrupt inside exec, as in dataclasses, Python exits by SIGINT even if it was caught."""
+
+
+@contextmanager
+def exit_codes_of_signals() -> Iterator[None]:
+    """Let a signal before and after a command end the process with its exit code, and none end Python's own exit."""
+    numbers = _obeyed()
+
+    def handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+        for number in numbers:
+            signal.signal(number, handler)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    def end_at_once(number: int, frame: FrameType | None) -> None:
+        os._exit(128 + number)
+
+    atexit.register(handle, signal.SIG_IGN)  # runs last, because it is the first
+    handle(end)
+    try:
+        yield
+    finally:
+        handle(end_at_once)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.constraint import Mask
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 
+_MOST_REQUIRED = 1024
+"""How much of a required text is tokenized at each position: all of a long one would take quadratic time."""
 _THINKING = ("<think>", "</think>")
 
 
@@ -42,7 +44,8 @@ class GrammarState:
         self._vocabulary = vocabulary  # keeps it alive: the tokenizer has only a weak reference
         self._tokens = _tokens_of(vocabulary)
         self._n_vocab, self._written = vocabulary.n_vocab, written
-        self._matcher = LLMatcher(self._tokens, grammar.compiled(), log_level=0)
+        self._start = matcher_of(vocabulary, grammar)
+        self._matcher = self._start
         self._thinking = _thinking_of(vocabulary)
         self._mode = _Mode.BOUND
         self._context: Sequence[int] = ()
@@ -55,7 +58,7 @@ class GrammarState:
         self._masks_at = -1
 
     def begin(self, context: Sequence[int], prompt_tokens: int) -> None:
-        self._matcher.reset()
+        self._matcher = self._start.deep_copy()
         prompt_tokens -= self._written
         self._context, self._seen, self._path, self._masks_at = context, prompt_tokens, [], -1
         self._mode = self._mode_after(context[:prompt_tokens])
@@ -80,7 +83,7 @@ class GrammarState:
         self._follow(())
         if self._mode is not _Mode.BOUND:
             return []
-        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes())
+        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes()[:_MOST_REQUIRED])
         return tokens[:most]
 
     def allowed(self, tokens: Sequence[int]) -> int:
@@ -122,6 +125,7 @@ class GrammarState:
             self._mode = _Mode.FREE
         elif before in (_Mode.OPEN, _Mode.BOUND):
             matched = self._matcher.try_consume_tokens([token]) == 1
+            self._require_sound()
             self._mode = _Mode.BOUND if matched else _Mode.LOST
         elif before is _Mode.FREE and self._thinking and token == self._thinking[1]:
             self._mode = _Mode.BOUND
@@ -131,9 +135,7 @@ class GrammarState:
         if self._mode in (_Mode.FREE, _Mode.LOST):
             return None
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            reason = self._matcher.get_error().partition("\n")[0]
-            raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
+        self._require_sound()
         mask: Mask = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
         if not mask.any():
             raise SpecdecError("the grammar allows no token of this model here", "Use another grammar.")
@@ -141,12 +143,29 @@ class GrammarState:
             mask[self._thinking[0]] = True
         return mask
 
+    def _require_sound(self) -> None:
+        """Raise SpecdecError if llguidance has exceeded its own limits."""
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().partition("\n")[0]
+            raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
+
     def _mode_after(self, prompt: Sequence[int]) -> _Mode:
         if self._thinking is None:
             return _Mode.BOUND
         begin, end = self._thinking
         last = next((token for token in reversed(prompt) if token in (begin, end)), None)
         return _Mode.FREE if last == begin else _Mode.BOUND if last == end else _Mode.OPEN
+
+
+def matcher_of(vocabulary: TokenVocabulary, grammar: Grammar) -> LLMatcher:
+    """The matcher at the start of an answer, to be copied. It may take as long as `grammar.compiled`, so the grammar
+    keeps it.
+    """
+    if (found := grammar.matchers.get(vocabulary)) is None:
+        found = LLMatcher(_tokens_of(vocabulary), grammar.compiled(), log_level=0)
+        found.compute_bitmask()  # which takes long where much text is required
+        grammar.matchers[vocabulary] = found
+    return found
 
 
 _known: weakref.WeakKeyDictionary[Any, LLTokenizer] = weakref.WeakKeyDictionary()
@@ -173,7 +192,7 @@ class _Pieces(TokenizerWrapper):
         self._vocabulary = weakref.proxy(vocabulary)
 
     def __call__(self, text: str) -> list[int]:
-        tokens: list[int] = self._vocabulary.tokenize(text, add_bos=False, special=False)
+        tokens: list[int] = self._vocabulary.tokenize(text[:_MOST_REQUIRED], add_bos=False, special=False)
         return tokens
 
 

@@ -32,7 +32,9 @@ class DownloadError(SpecdecError):
 
 
 class Interrupted(Exception):
-    """The user stopped a forward pass or a load. Not an error."""
+    """The user stopped a forward pass or a load. Not an error. exit_code: tells which signal did."""
+
+    exit_code = 130
 
 
 _LONGEST_REASON = 200  # characters

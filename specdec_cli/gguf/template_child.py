@@ -1,7 +1,6 @@
-"""The child process of chat_template, run as a script: it renders in Jinja's sandbox, within limits.
+"""What chat_template's child process does: it renders in Jinja's sandbox.
 
-Each input line is a request and each output line an answer, both in JSON. A request without variables only compiles its
-template and gets no answer. The process ends at the end of its input, and when a template exceeds a limit.
+A request without variables only compiles its template and gets no answer.
 """
 
 from __future__ import annotations
@@ -9,10 +8,6 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-import os
-import signal
-import sys
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
@@ -26,38 +21,20 @@ _MAX_REASON = 500  # characters of an error, because a template may raise one wi
 _GLOBALS = "cycler dict joiner namespace range"
 
 
-def main(cpu_s: float, most_bytes: int, bytes_per_input_byte: int) -> None:
-    """Answer requests. Each may use `cpu_s` seconds of processor time; the memory limit includes Python's own."""
-    for line in sys.stdin.buffer:
-        _limit(cpu_s, most_bytes + bytes_per_input_byte * len(line))
-        request = json.loads(line)
-        try:
-            template = _compiled(request["source"])
-            text = template.render(request["variables"]) if "variables" in request else ""
-            if len(text) > _MAX_TEXT + _TEXT_PER_INPUT_BYTE * len(line):
-                raise MemoryError
-            answer = {"text": text}
-        except MemoryError:
-            return
-        except Exception as error:  # the template may raise anything
-            answer = {"reason": " ".join(str(error)[:_MAX_REASON].split()) or type(error).__name__}
-        if "variables" in request:
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
-
-
-def _limit(cpu_s: float, n_bytes: int) -> None:
-    """Limit the memory, and the processor time from now on.
-
-    Windows has neither limit, and macOS none for memory; there, the parent process checks.
-    """
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # the signal ends the process
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (n_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+def answer(request: dict[str, Any], n_bytes: int) -> dict[str, str] | None:
+    """The `text` of a template and its variables, or the `reason` for a failure; None without variables."""
+    wanted = "variables" in request
+    try:
+        template = _compiled(request["source"])
+        text = template.render(request["variables"]) if wanted else ""
+        if len(text) > _MAX_TEXT + _TEXT_PER_INPUT_BYTE * n_bytes:
+            raise MemoryError
+        answer = {"text": text}
+    except MemoryError:
+        raise
+    except Exception as error:  # the template may raise anything
+        answer = {"reason": " ".join(str(error)[:_MAX_REASON].split()) or type(error).__name__}
+    return answer if wanted else None
 
 
 @functools.lru_cache(maxsize=4)
@@ -94,8 +71,3 @@ def _strftime_now(form: str) -> str:
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-if __name__ == "__main__":
-    main(float(sys.argv[1]), *map(int, sys.argv[2:]))
-    os._exit(0)  # skip the interpreter's shutdown

@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import FrameType
 
+from specdec_cli.decoding.errors import Interrupted
+
 POLL = ctypes.cast(ctypes.pythonapi.PyThread_tss_is_created, ctypes.c_void_p).value
 """The abort callback, `bool (*)(void * data)`: a function of Python's C API that returns the int its argument points
 to, here the flag. Every system has it, and it needs no interpreter lock."""
@@ -34,7 +36,8 @@ class Interrupt:
     def __init__(self) -> None:
         self._flag = ctypes.c_int(0)
         self.address = ctypes.addressof(self._flag)
-        self._signal = 0
+        self._signal = self._number = 0
+        """The signal that was handled, and the one that set the flag, which may be before Python handles it."""
         self._stops: tuple[float, float | None] = (0.0, None)
         """Seconds that the process was stopped, and when the current stop began. One tuple, so `clock` can read it at
         any time."""
@@ -60,14 +63,14 @@ class Interrupt:
     @property
     def exit_code(self) -> int:
         """130 after Ctrl-C, as a shell expects; 0 if nothing happened."""
-        return 128 + (self._signal or signal.SIGINT) if self.is_set() else 0
+        return 128 + (self._number or signal.SIGINT) if self.is_set() else 0
 
     def set(self) -> None:
         self._flag.value = 1
 
     def clear(self) -> None:
         """Forget what was caught, to catch again; not while entered."""
-        self._flag.value, self._signal, self._around_stop = 0, 0, []
+        self._flag.value, self._signal, self._number, self._around_stop = 0, 0, 0, []
 
     def __enter__(self) -> Interrupt:
         self._reader, self._writer = socket.socketpair()
@@ -79,7 +82,9 @@ class Interrupt:
         self._watcher.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Interrupted) and self.is_set():
+            error.exit_code = self.exit_code
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
@@ -91,13 +96,14 @@ class Interrupt:
             if callable(before := self._old_handlers[signal.Signals(number)]):
                 before(number, frame)
             raise KeyboardInterrupt
-        self._signal = number
+        self._signal = self._number = number
         self.set()
 
     def _watch(self, reader: socket.socket) -> None:
         with reader:
             while received := reader.recv(1):
                 if received[0] in _SIGNALS:
+                    self._number = self._number or received[0]
                     self.set()
                 elif received[0] in self._old_handlers:  # Ctrl-Z, after `stop_with`
                     self._stop()

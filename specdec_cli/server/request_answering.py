@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import aclosing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
+from specdec_cli.constraints.grammar_state import matcher_of
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import Row, StandardSampler
@@ -21,12 +24,20 @@ from specdec_cli.decoding.types import AcceptRule, Draft, Event, Prefill, Rows, 
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.options import SamplingParams
-from specdec_cli.engine.scheduler import Scheduler
+from specdec_cli.engine.prompt import Prompt
+from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
 _T = TypeVar("_T")
-_TOKENIZER_THREADS = 2
+_QUICK_TEXT = 1 << 16
+"""Characters of a text that is tokenized in milliseconds."""
+_MOST_TEXT = 1 << 20
+"""Characters that /tokenize takes, which are a second's work."""
+_LARGE_GRAMMARS = 2
+"""Large grammars in use at a time: each may take a hundred megabytes."""
+_LONGEST_PIECE = 64
+"""Bytes of text that any token may stand for: special tokens have no bytes of their own."""
 _PLAIN = StandardSampler(SamplingOptions())
 
 
@@ -40,11 +51,14 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestChoice:
-    """One answer to a request. logprobs: those of all its tokens, if requested."""
+    """One answer to a request. large_grammar: whether its grammar exceeds the limits of most. logprobs: those of all
+    its tokens, if requested.
+    """
 
     index: int
     prompt: Sequence[int]
     sampling: SamplingParams
+    large_grammar: bool = False
     result: GenerationResult | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -72,12 +86,19 @@ class Answering:
         self._any = scheduler.slots.sessions[0]
         """Any slot's session: settings and tokenizer are the same in all."""
         self._max_tokens = max_tokens
-        self._pool = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
+        # Three pools, so that long work delays only long work, and no grammar delays a prompt.
+        self._quick, self._grammars, self._slow = (ThreadPoolExecutor(n, "preparing") for n in (2, 1, 1))
+        self._n_slow = 0
+        """Requests in `_slow`."""
+        self._large_grammars = asyncio.Semaphore(_LARGE_GRAMMARS)
+        self._closing = threading.Event()
         self._wakeups: _Wakeups | None = None
 
     def close(self) -> None:
-        """Wait for the tokenizer threads, which use the model."""
-        self._pool.shutdown(cancel_futures=True)
+        """Wait for the threads, which use the model."""
+        self._closing.set()
+        for pool in (self._quick, self._grammars, self._slow):
+            pool.shutdown(cancel_futures=True)
 
     @property
     def model_names(self) -> dict[str, str | None]:
@@ -93,23 +114,19 @@ class Answering:
         try:
             settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
-            if body.grammar is not None:
-                await self._apart(body.grammar.compiled)
-            raw = not isinstance(body, ChatBody)
+            grammar = body.grammar
+            large = grammar is not None and await self._compile(grammar)
             for prompt in body.prompts:
-                # Not with the session's tokenize, which the slot's last answer may have left interrupted.
-                tokens = (await self._apart(partial(self._any.weights.tokenize, prompt, None, raw))).tokens
+                tokens = await self._tokens_of(prompt, isinstance(body, ChatBody))
                 room = self._n_ctx - len(tokens)
                 if room < 1:
-                    raise InvalidRequest(
-                        f"the prompt has {len(tokens):,} tokens and fills the context of {self._n_ctx:,}",
-                        "messages" if isinstance(body, ChatBody) else "prompt",
-                        "context_length_exceeded",
-                    )
+                    raise self._too_long(f"{len(tokens):,} tokens", isinstance(body, ChatBody))
                 for number in range(body.n_choices):
                     most = min(room, self._max_tokens or room)
-                    sampling = body.sampling(number, most, settings.seed)
-                    choices.append(RequestChoice(len(choices), tokens, sampling))
+                    sampling = replace(body.sampling(number, most, settings.seed), grammar=grammar)
+                    choices.append(RequestChoice(len(choices), tokens, sampling, large))
+        except QueueFull:
+            raise
         except SpecdecError as error:
             said = f"{error}. {error.hint}" if error.hint else str(error)
             raise InvalidRequest(said) from None
@@ -118,17 +135,76 @@ class Answering:
         return choices
 
     async def tokenize(self, text: str, add_bos: bool) -> list[int]:
-        """The tokens of a text. add_bos: begin with the BOS token, if the vocabulary has one."""
-        return await self._apart(partial(self._any.models.target.model.tokenize, text, add_bos=add_bos))
+        """The tokens of a text. add_bos: begin with the BOS token, if the vocabulary has one. Raises InvalidRequest if
+        the text is too long, QueueFull.
+        """
+        if len(text) > _MOST_TEXT:
+            what = f"the text has {len(text):,} characters, and the limit is {_MOST_TEXT:,}. Send it in parts."
+            raise InvalidRequest(what, "content")
+        work = partial(self._any.models.target.model.tokenize, text, add_bos=add_bos)
+        return await (self._apart(self._quick, work) if len(text) <= _QUICK_TEXT else self._slowly(work))
 
-    async def _apart(self, work: Callable[[], _T]) -> _T:
-        """Run work in a tokenizer thread: a template may take seconds."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+    async def _tokens_of(self, prompt: Prompt, chat: bool) -> list[int]:
+        """A prompt's tokens. Raises InvalidRequest if it has far too many to count them."""
+        if isinstance(prompt, str):
+            length = len(prompt)
+        else:
+            length = sum(len(part["content"]) for part in prompt if not isinstance(part, int))
+        # Not with the session's tokenize, which the slot's last answer may have left interrupted.
+        work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set)
+        if length <= _QUICK_TEXT:
+            return (await self._apart(self._quick, work)).tokens
+        if length > self._n_ctx * await self._slowly(lambda: self._longest_piece):
+            raise self._too_long(f"{length:,} characters", chat)
+        return (await self._slowly(work)).tokens
+
+    @cached_property
+    def _longest_piece(self) -> int:
+        """The most bytes that a token stands for."""
+        model = self._any.models.target.model
+        return max(_LONGEST_PIECE, *(len(model.piece(token)) for token in range(model.n_vocab)))
+
+    def _too_long(self, length: str, chat: bool) -> InvalidRequest:
+        what = f"the prompt has {length} and fills the context of {self._n_ctx:,} tokens. Send a shorter one."
+        return InvalidRequest(what, "messages" if chat else "prompt", "context_length_exceeded")
+
+    async def _compile(self, grammar: Grammar) -> bool:
+        """Check a grammar; returns whether it is large. Raises UsageError if it can't be used, QueueFull."""
+        check = partial(grammar.compiled, stopped=self._closing.is_set)
+        try:
+            await self._apart(self._grammars, partial(check, QUICK))
+        except GrammarTooLarge:
+            await self._slowly(check)
+            return True
+        return False
+
+    async def _slowly(self, work: Callable[[], _T]) -> _T:
+        """Run work that takes long, such as large grammars, after all work of this kind before it. Raises QueueFull."""
+        if self._n_slow >= self.scheduler.most_jobs:
+            raise QueueFull("too many requests with long texts or large grammars are waiting", "Try again later.")
+        self._n_slow += 1
+        try:
+            return await self._apart(self._slow, work)
+        finally:
+            self._n_slow -= 1
+
+    async def _apart(self, pool: Executor, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
         """The events of all choices as they come, several at a time if they come quickly. Raises QueueFull, or the
         error that ends an answer. Closing the generator ends the answers after the current forward pass.
         """
+        async with self._large_grammars if choices[0].large_grammar else nullcontext():
+            if grammar := choices[0].sampling.grammar:
+                # Not in the scheduler's thread, where all answers would wait for it.
+                matcher = partial(matcher_of, self._any.models.target.model, grammar)
+                await self._apart(self._slow if choices[0].large_grammar else self._grammars, matcher)
+            async with aclosing(self._events(body, choices)) as events:
+                async for together in events:
+                    yield together
+
+    async def _events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
         self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
         queue, jobs, left, ready = _EventQueue(self._wakeups), [], len(choices), set[int]()
         try:

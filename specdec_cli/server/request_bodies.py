@@ -45,7 +45,7 @@ class StructuredOutputs(Struct):
 
     def bound(self) -> Grammar | None:
         if self.json is not None:
-            return Grammar.json_schema(self.json)
+            return _schema(self.json)
         if self.choice is not None:
             return Grammar.regex("|".join(map(re.escape, self.choice)))
         if self.regex is not None:
@@ -168,7 +168,7 @@ class ChatBody(Body, kw_only=True):
         inner = asked.get("json_schema")
         if kind != "json_schema" or not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
             raise ValueError("response_format must be text, json_object, or json_schema with a schema")
-        return Grammar.json_schema(inner["schema"])
+        return _schema(inner["schema"])
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -209,6 +209,11 @@ class CompletionBody(Body, kw_only=True):
     @property
     def n_logprobs(self) -> int | None:
         return self.logprobs
+
+
+def _schema(schema: str | dict[str, Any]) -> Grammar:
+    """With msgspec, because Python's own encoder takes seconds for the largest."""
+    return Grammar.json_schema(schema if isinstance(schema, str) else msgspec.json.encode(schema).decode())
 
 
 def _text(content: str | list[TextPart] | None, param: str) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX, Thread
+from time import sleep
 from types import FrameType
 from urllib.parse import urlsplit
 
@@ -19,6 +25,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.server.answer_objects import error_object
@@ -29,7 +36,17 @@ _OPEN = ("/", "/health")
 """Paths that need no key, because they reveal nothing."""
 SEND_S = 60.0
 """Seconds that a client may leave part of an answer unread."""
+HEADERS_S = 10.0
+"""Seconds that the headers of a request may take to arrive."""
+_CLOSING_S = 0.8
+"""Seconds that the process may take to end after the grace period."""
+_MOST_CONNECTIONS = 1024
+_OTHER_FILES = 64
+"""File descriptors that aren't connections."""
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+EVERYWHERE = ("0.0.0.0", "::", "")
+"""Hosts that listen on all of a machine's addresses."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,44 +74,106 @@ def serve_forever(server: Server, listening: socket.socket, gate: Gate, grace_s:
         server_header=False,
         timeout_graceful_shutdown=max(grace_s, 0.01),  # type: ignore[arg-type]
         lifespan="off",
+        http=_Connection,
     )
-    running = _Uvicorn(config)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    running = _Uvicorn(config, grace_s)
     running.run(sockets=[listening])
     return running.ended_by
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's log is more than the traceback of a request that the end of the server cancels."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 class _Uvicorn(uvicorn.Server):
-    """Stops on more signals than uvicorn does, and doesn't raise them again."""
+    """Stops on more signals than uvicorn does, doesn't raise them again, and ends the process if something hangs."""
 
     ended_by = int(signal.SIGTERM)
 
+    def __init__(self, config: uvicorn.Config, grace_s: float) -> None:
+        super().__init__(config)
+        self._grace_s = grace_s
+        self._most_s = SimpleQueue[float]()
+        """The seconds in which the process must end, once for each signal."""
+        Thread(target=self._end_in_time, daemon=True).start()
+        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            signal.signal(number, self.handle_exit)  # until the process ends: nothing must disturb its closing
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        old = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
+        yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal starts the grace period; a second one ends it."""
         self.ended_by = sig
+        self._most_s.put((0.0 if self.should_exit else self._grace_s) + _CLOSING_S)
         self.force_exit = self.should_exit
         self.should_exit = True
+
+    def _end_in_time(self) -> None:
+        """Threads can't be stopped, so those that hang must not be waited for."""
+        first_s = self._most_s.get()
+        with suppress(Empty):
+            sleep(self._most_s.get(timeout=min(first_s, TIMEOUT_MAX)))
+        os._exit(128 + self.ended_by)
+
+
+def _most_connections() -> int:
+    """How many connections leave enough file descriptors for everything else."""
+    try:
+        import resource
+    except ImportError:  # on Windows, which has no such limit
+        return _MOST_CONNECTIONS
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_CONNECTIONS if allowed < 0 else max(min(_MOST_CONNECTIONS, allowed - _OTHER_FILES), 1)
+
+
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of two classes
+    """A connection, which must send the headers of a request in time, and is refused if there are too many."""
+
+    most = _most_connections()
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect_headers()
+        if len(self.connections) > self.most:
+            transport.write(_TOO_MANY)
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget_deadline()
+
+    def _expect_headers(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
+            self._forget_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADERS_S, self.transport.close)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class Gate:
     """Rejects requests that aren't allowed.
 
-    key: the API key, if any. cors: other origins whose pages may send requests. local: whether to accept only requests
-    to localhost, so that a page can't get in through a host name that it points at this machine.
+    key: the API key, if any. cors: other origins whose pages may send requests. host: what the server listens on.
+    Without a key, and on this machine alone, it only accepts requests to that host, so that a page can't get in through
+    a host name that it points at this machine. A server that listens everywhere accepts all names.
     """
 
-    def __init__(self, key: str | None, cors: Sequence[str], local: bool, send_s: float = SEND_S) -> None:
-        self._key, self.cors, self._local = key, [origin.rstrip("/") for origin in cors], local
+    def __init__(self, key: str | None, cors: Sequence[str], host: str, send_s: float = SEND_S) -> None:
+        self._key, self.cors, self._host = key, [origin.rstrip("/") for origin in cors], host
         self._send_s = send_s
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
@@ -120,8 +199,9 @@ class Gate:
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
         """The status and the reason if a request is rejected."""
         host = headers.get("host", "")
-        if self._local and _host_of(f"//{host}") not in LOOPBACK:
-            return 403, "this server only accepts requests to localhost"
+        if not self._accepts(_host_of(f"//{host}")):
+            name = "localhost" if self._host in LOOPBACK else self._host
+            return 403, f"this server only accepts requests to {name}"
         origin = headers.get("origin")
         if origin and origin.partition("://")[2] != host and not {origin, "*"} & {*self.cors}:
             return 403, f"pages from {origin[:80]} are not allowed; allow them with --cors"
@@ -130,6 +210,18 @@ class Gate:
         if self._key and path not in _OPEN and not hmac.compare_digest(key, self._key.encode()):
             return 401, "the API key is missing or wrong; send it as Authorization: Bearer KEY"
         return None
+
+    def _accepts(self, host: str | None) -> bool:
+        if self._host in LOOPBACK:
+            return host in LOOPBACK
+        return bool(self._key) or self._host in EVERYWHERE or host == self._host.lower() or _is_address(host)
+
+
+def _is_address(host: str | None) -> bool:
+    """Whether a host is an address, not a name, which could point anywhere."""
+    with suppress(ValueError):
+        return bool(ip_address(host or ""))
+    return False
 
 
 def _host_of(address: str) -> str | None:

@@ -165,3 +165,11 @@ def test_a_grammar_that_becomes_too_large_is_an_error(monkeypatch):
     bound._matcher = Matcher()
     with pytest.raises(SpecdecError, match=r"too many items$"):
         bound.mask()
+
+
+def test_a_grammar_that_exceeds_a_limit_at_a_token_binds_no_less():
+    """llguidance gives up at the first digit; the answer must not go on without the grammar."""
+    bound, context = state(Grammar.json_schema({"enum": [{"a": i} if i % 2 else i for i in range(9000)]}))
+    context.append(ord("1"))
+    with pytest.raises(SpecdecError, match="too large"):
+        bound.mask()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import ggufs
 import pytest
 
@@ -29,7 +31,7 @@ def model(template=CHATML, **fields) -> Header:
 def impatient():
     """Templates without end take less of the tests' time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chat, "_MAX_CPU_S", 0.3)
+        patch.setattr(chat._renderer, "_limits", replace(chat._renderer._limits, cpu_s=0.3))
         chat._renderer._stop()
         yield
         chat._renderer._stop()

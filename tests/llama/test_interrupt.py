@@ -3,6 +3,9 @@ import signal
 import socket
 import time
 
+import pytest
+
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.interrupt import Interrupt
 
 
@@ -25,3 +28,14 @@ def test_what_is_cleared_stays_cleared(monkeypatch):
     time.sleep(0.3)
     assert not interrupt.is_set() and interrupt.exit_code == 0
     assert late == [bytes([signal.SIGINT]), b""]
+
+
+def test_the_exit_code_is_known_before_python_handles_the_signal():
+    """The thread that reads the signal's byte may be first, and an answer ends at once."""
+    with pytest.raises(Interrupted) as ended, (interrupt := Interrupt()):
+        interrupt._writer.send(bytes([signal.SIGHUP]))
+        while not interrupt.is_set():
+            time.sleep(0.001)
+        assert interrupt.exit_code == 129
+        raise Interrupted
+    assert ended.value.exit_code == 129 and Interrupted().exit_code == 130

@@ -1,0 +1,22 @@
+"""Constraints that make much work end in an answer or in a line that says why not."""
+
+import json
+
+import fuzzing
+import pytest
+from hostile_schemas import constraint
+from schema_child import answered
+
+pytestmark = pytest.mark.fuzz
+SHARDS = 20
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_hostile_constraints(shard):
+    failures = fuzzing.Failures()
+    for chance in fuzzing.cases(50, f"schemas/{shard}"):
+        kind, value = constraint(chance)
+        text = value if isinstance(value, str) else json.dumps(value)
+        with failures:
+            fuzzing.in_child(answered, kind, text, seconds=5.0).assert_sound(f"{kind} {text[:2000]}")
+    failures.assert_none()
