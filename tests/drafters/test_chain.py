@@ -123,13 +123,16 @@ class Noted(KnownLength):
 
     def __init__(self, limit):
         super().__init__(CostModel(FLAT, LONGEST))
-        self.limits, self.own_time = limit, []
+        self.limits, self.own_time, self.others = limit, [], 0
 
     def limit(self, room):
         return min(self.limits, room)
 
     def observe(self, step, own_time=True):
         self.own_time.append(own_time)
+
+    def observe_other(self, step):
+        self.others += 1
 
 
 @pytest.mark.parametrize(
@@ -147,9 +150,10 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
             raise AssertionError("asked")
 
     parts = {name: Noted(0) for name in "ab"}
-    events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=6)
-    assert tokens_of(events) == [1, 2, 3, 4, 5, 6] and events[-1].notes == ()
-    assert all(len(part.own_time) == 4 for part in parts.values()), "of every step between the first and the last"
+    events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=26)
+    assert tokens_of(events) == list(range(1, 27)) and events[-1].notes == ()
+    # Of the 24 steps between the first and the last, every eighth; the others are told of in passing.
+    assert all((len(part.own_time), part.others) == (3, 21) for part in parts.values())
 
 
 def test_a_rest_says_nothing_of_the_draft_before_it():
