@@ -287,8 +287,8 @@ class LengthPolicy:
     def observe(self, step: Step, own_time: bool = True) -> None:
         """Learn from what came of a step. own_time: whether the time it took to draft nothing is this drafter's."""
 
-    def observe_other(self, step: Step) -> None:
-        """Learn of a step in which another drafter drafted."""
+    def observe_others(self, steps: int, tokens: int) -> None:
+        """Learn of steps, with so many tokens, in which this drafter wasn't asked or another one drafted."""
 
 
 REVIEWED = 24

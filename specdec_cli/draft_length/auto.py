@@ -170,10 +170,10 @@ class AutoLength(LengthPolicy):
         self._unread = 1 + missed + step.forced
         self._apart = 0
 
-    def observe_other(self, step: Step) -> None:
+    def observe_others(self, steps: int, tokens: int) -> None:
         self._costs.skip()
-        self._wait -= 1
-        self._fall_behind(len(step.tokens))
+        self._wait -= steps
+        self._fall_behind(tokens)
 
     def _fall_behind(self, tokens: int) -> None:
         """So many tokens came without the draft model."""

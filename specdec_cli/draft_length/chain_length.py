@@ -28,8 +28,11 @@ class ChainLength(LengthPolicy):
         self._searched = 0
         """How many of them had their drafters look for a draft, or come before one that had."""
         self._nap, self._napping = 0, False
+        self._slept, self._missed = 0, 0
+        """Steps of the nap so far, and their tokens."""
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+        self._wake()
         self._nap = 0
         for policy in self._policies:
             policy.begin(prompt_tokens, read_apart=False)
@@ -40,8 +43,15 @@ class ChainLength(LengthPolicy):
         if self._napping:
             self._nap -= 1
             return 0
+        self._wake()
         self.why = LengthReason.NONE
         return _UNLIMITED
+
+    def _wake(self) -> None:
+        if self._slept:
+            for policy in self._policies:
+                policy.observe_others(self._slept, self._missed)
+            self._slept = self._missed = 0
 
     def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
         self._asked = place + 1
@@ -53,9 +63,12 @@ class ChainLength(LengthPolicy):
         return policy.turn(place, last, min(limit, budget))
 
     def observe(self, step: Step, own_time: bool = True) -> None:
+        if self._napping:
+            self._slept, self._missed = self._slept + 1, self._missed + len(step.tokens)
+            return
         for place, (name, policy) in enumerate(zip(self._names, self._policies, strict=True)):
-            if self._napping or (step.drafted and name != step.source):
-                policy.observe_other(step)
+            if step.drafted and name != step.source:
+                policy.observe_others(1, len(step.tokens))
             elif place < self._asked:
                 policy.observe(step, own_time=self._searched == place + 1)
                 self.why = policy.why or self.why

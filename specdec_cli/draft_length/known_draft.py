@@ -97,9 +97,9 @@ class KnownLength(LengthPolicy):
         elif own_time:
             self._budget.add(-min(step.draft_s / alone, NOISE))
 
-    def observe_other(self, step: Step) -> None:
+    def observe_others(self, steps: int, tokens: int) -> None:
         self._costs.skip()
-        self._budget.wait(len(step.tokens))
+        self._budget.wait(tokens)
 
 
 class WholeDraftLength(KnownLength):

@@ -131,8 +131,8 @@ class Noted(KnownLength):
     def observe(self, step, own_time=True):
         self.own_time.append(own_time)
 
-    def observe_other(self, step):
-        self.others += 1
+    def observe_others(self, steps, tokens):
+        self.others += steps
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
             raise AssertionError("asked")
 
     parts = {name: Noted(0) for name in "ab"}
-    events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=26)
-    assert tokens_of(events) == list(range(1, 27)) and events[-1].notes == ()
-    # Of the 24 steps between the first and the last, every eighth; the others are told of in passing.
-    assert all((len(part.own_time), part.others) == (3, 21) for part in parts.values())
+    events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=27)
+    assert tokens_of(events) == list(range(1, 28)) and events[-1].notes == ()
+    # Of the 25 steps between the first and the last, every eighth; the others are told of in passing.
+    assert all((len(part.own_time), part.others) == (4, 21) for part in parts.values())
 
 
 def test_a_rest_says_nothing_of_the_draft_before_it():
