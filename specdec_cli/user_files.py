@@ -223,8 +223,11 @@ def beside(path: Path) -> Path:
 
 
 def put(new: Path, path: Path) -> None:
-    """Replace a file with one that was made `beside` it, and keep its permissions. Raises OSError."""
+    """Replace a file with one that was made `beside` it, and keep its permissions. Raises OSError, also if `path` is no
+    regular file: root could replace a device.
+    """
     path = Path(os.path.realpath(path))
+    require_file(path)
     if path.exists():
         shutil.copymode(path, new)
     new.replace(path)

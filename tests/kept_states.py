@@ -4,6 +4,8 @@ import os
 import random
 from pathlib import Path
 
+from devices import NUMBERS, device
+
 BYTE_DAMAGES = ("flipped", "changed", "zeroed", "cut", "short by one", "longer", "another's", "of an older format")
 PLACES = ("empty", "missing", "a folder", "a FIFO", "a loop", "a device")
 DAMAGES = (*BYTE_DAMAGES, *PLACES)
@@ -14,7 +16,9 @@ _HEAD = 64
 def damage(path: Path, how: str, chance: random.Random) -> None:
     """Damage a state."""
     if how in BYTE_DAMAGES:
-        path.write_bytes(damaged(path.read_bytes(), how, chance, others(path)))
+        whole = path.read_bytes()
+        others = [state for state in map(Path.read_bytes, sorted(path.parent.glob("*.state"))) if state != whole]
+        path.write_bytes(damaged(whole, how, chance, others))
         return
     path.unlink()
     match how:
@@ -27,10 +31,10 @@ def damage(path: Path, how: str, chance: random.Random) -> None:
         case "a loop":
             path.symlink_to(path)
         case "a device":
-            path.symlink_to(chance.choice(("/dev/zero", "/dev/urandom", "/dev/null")))
+            path.symlink_to(device(path.parent, chance.choice([*NUMBERS])))
 
 
-def damaged(content: bytes, how: str, chance: random.Random, others: list[Path]) -> bytes:
+def damaged(content: bytes, how: str, chance: random.Random, others: list[bytes]) -> bytes:
     size = len(content)
     at = chance.randrange(chance.choice((_HEAD, size)))
     end = min(size, at + chance.choice((1, 4, 100, size)))
@@ -49,10 +53,5 @@ def damaged(content: bytes, how: str, chance: random.Random, others: list[Path])
         case "longer":
             return content + chance.randbytes(chance.choice((1, 4, size)))
         case "another's":
-            return chance.choice(others).read_bytes()
+            return chance.choice(others)
     return b"specdec-state-1\n" + content
-
-
-def others(path: Path) -> list[Path]:
-    """Sound states of other models or conversations."""
-    return [other for other in sorted(path.parent.glob("*.state")) if other != path]

@@ -18,7 +18,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.kv_cache import KVCache
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import Passes, Piece
-from specdec_cli.user_files import beside, cannot_write, checksum, put, try_out
+from specdec_cli.user_files import beside, cannot_write, checksum, put, require_file, try_out
 
 _FIRST_PIECE = 32
 """Tokens of a long text that are read first, to estimate how long the rest will take."""
@@ -260,6 +260,7 @@ class LlamaContext:
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            require_file(path)
             try_out(path)
             new = beside(path)
             try:

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import tiny
+from devices import device
 from full_disk import full_disk
 from kept_states import DAMAGES, PLACES, damage
 
@@ -162,8 +163,11 @@ def test_a_damaged_state_is_read_again(pair, saved, how):
         notes = kept_conversations.restore(conversation, "mine")
         assert len(notes) == 1 and "its saved cache is gone or damaged" in notes[0]
         assert ask(conversation, "two")[0].tokens == saved
-        if how == "a folder":
-            path.rmdir()
+        if how in ("a folder", "a FIFO", "a device", "a loop"):
+            with pytest.raises(SpecdecError, match="cannot write"):
+                kept_conversations.save(conversation, "mine")
+            assert not path.is_file()
+            return
         kept_conversations.save(conversation, "mine")
         assert kept_conversations.restore(Conversation(session), "mine") == []
 
@@ -186,17 +190,15 @@ def test_what_is_in_the_way_of_a_saved_conversation(pair, suffix):
         conversation = Conversation(session)
         ask(conversation, "one")
         path = CONVERSATIONS.folder() / f"mine.{suffix}"
-        path.mkdir(parents=True)
-        with pytest.raises(SpecdecError, match="cannot write"):
-            kept_conversations.save(conversation, "mine")
-        path.rmdir()
-        os.mkfifo(path)
-        if suffix == "json":
-            with pytest.raises(SpecdecError, match="it is not a file"):
+        path.parent.mkdir(parents=True)
+        for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to(device(path.parent, "zero"))):
+            make()
+            with pytest.raises(SpecdecError, match="cannot write"):
                 kept_conversations.save(conversation, "mine")
-        else:
-            kept_conversations.save(conversation, "mine")
-            assert kept_conversations.restore(Conversation(session), "mine") == []
+            assert path.exists() and not path.is_file()
+            path.rmdir() if path.is_dir() else path.unlink()
+        kept_conversations.save(conversation, "mine")
+        assert kept_conversations.restore(Conversation(session), "mine") == []
 
 
 @pytest.mark.parametrize("part", [0, 0.5, 1])

@@ -80,10 +80,6 @@ def test_damaged_records(models, expected, tmp_path, shard):
             about = f"{key} {new} in case {i} of {shard}"
             ended = chat(models, "two", resume="mine")
             ended.assert_sound(about)
-            if new == old:
-                assert ended.out == expected, about
-            elif ended.code == 0:
-                assert "the conversation again" in ended.text, f"{about}\n{ended.text}"
-            else:
-                assert "cannot read" in ended.text, f"{about}\n{ended.text}"
+            said = "the conversation again" if ended.code == 0 else "cannot read"
+            assert ended.out == expected or (said in ended.text and new != old), f"{about}\n{ended.text}"
     failures.assert_none()
