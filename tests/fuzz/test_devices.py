@@ -28,7 +28,7 @@ INPUTS = {
     "heads": ("run", "-m", DEMO / "target.gguf", "-md", HERE, "--drafter", "medusa", *BRIEF, PROMPT),
     "check": ("check", HERE, DRAFT),
     "prompts": (*COMPARED, "--prompts", HERE),
-    "edit": ("edit", HERE, "say hello", *PAIR, *BRIEF),
+    "edit": ("edit", HERE, "say hello", *PAIR, "-n", 2, "-c", 256, "--write"),
     "replay": ("replay", HERE),
     "batch": ("batch", *PAIR, HERE, "-o", "batch.jsonl"),
     "prune": ("draft", "prune", "-m", HERE, "--keep-layers", "0,1", "-o", "pruned.gguf"),
@@ -36,10 +36,10 @@ INPUTS = {
 OUTPUTS = {
     "--trace": (*RUN, "--trace", HERE, PROMPT),
     "-o of compare": (*COMPARED, "-o", HERE, PROMPT),
-    "-o of replay": ("replay", KEPT, "-o", HERE),
-    "-o of quantize": ("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "--force", "-o", HERE),
+    "-o of replay": ("replay", KEPT, "-o", f"{HERE}.html"),
+    "-o of quantize": ("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "--force", "-o", f"{HERE}.gguf"),
     "-o of batch": ("batch", *PAIR, ASKED, "-o", HERE),
-    "-o of export": ("export", *PAIR, "-o", HERE),
+    "-o of export": ("export", "llama-server", *PAIR, "-o", HERE),
 }
 PLACES = (*NUMBERS, "a folder", "a loop", "nothing")
 FILES = ("config.yaml", "profiles/mine.yaml", "pulled/mine.json")
@@ -73,6 +73,8 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", [*INPUTS, *OUTPUTS])
 def test_files_of_commands(home, name, kind):
     where = place(home, kind)
+    for suffix in (".html", ".gguf"):
+        (home / f"{HERE}{suffix}").symlink_to(where)
     args = [where if arg == HERE else arg for arg in {**INPUTS, **OUTPUTS}[name]]
     seconds = SECONDS if args[0] in ("compare", "draft") else 5
     fuzzing.specdec(*args, seconds=seconds).assert_sound(f"{name} is {kind}", seconds=seconds)
