@@ -14,7 +14,7 @@ import msgspec
 
 from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.user_files import parse_json, read_bytes, write_whole
+from specdec_cli.user_files import cannot_write, parse_json, read_bytes, require_file, write_whole
 
 FORMAT = 1
 Record = TypeVar("Record")
@@ -66,6 +66,10 @@ class JsonStore(Generic[Record]):
         """Write a record, replacing an older one. Returns its path; raises SpecdecError if it can't be written."""
         path, data = self.path(name), to_json(record)
         data.pop("name", None)
+        try:
+            require_file(path)
+        except OSError as error:
+            raise cannot_write(path, error) from None
         write_whole(path, json.dumps({"format": FORMAT, **data}, indent=1))
         return path
 

@@ -133,3 +133,66 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
 
 def _target(session):
     return LlamaTarget(session.models.target.opened)
+
+
+COMMANDS = (
+    *("alloc_buffer", "get_alignment", "get_max_size", "buffer_get_base", "free_buffer", "buffer_clear", "set_tensor"),
+    *("set_tensor_hash", "get_tensor", "copy_tensor", "graph_compute", "get_device_memory", "init_tensor"),
+    *("get_alloc_size", "hello", "device_count", "graph_recompute", "memset_tensor"),
+)
+"""ggml's, in its order."""
+SILENT = {
+    "free_buffer",
+    "buffer_clear",
+    "memset_tensor",
+    "set_tensor",
+    "init_tensor",
+    "graph_compute",
+    "graph_recompute",
+}
+"""Those without a reply."""
+
+
+@contextmanager
+def lying_server(server, lie):
+    """A server in front of a real one that changes replies. lie: from a command and the reply to what is sent, with its
+    length first. Yields its address.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def listen():
+            with suppress(OSError):
+                while True:
+                    client = listening.accept()[0]
+                    threading.Thread(target=_relay, args=(client, server.port, lie), daemon=True).start()
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+
+
+def _relay(client, port, lie):
+    with client, suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
+        while head := _exactly(client, 9):
+            number, size = struct.unpack("<BQ", head)
+            command = COMMANDS[number] if number < len(COMMANDS) else str(number)
+            server.sendall(head + _exactly(client, size))
+            if command in SILENT:
+                continue
+            if size := _exactly(server, 8):
+                client.sendall(lie(command, size + _exactly(server, *struct.unpack("<Q", size))))
+
+
+def _exactly(source, count):
+    """So many bytes; empty at the end."""
+    data = bytearray()
+    while len(data) < count:
+        if not (news := source.recv(min(count - len(data), 1 << 20))):
+            return b""
+        data += news
+    return bytes(data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +30,21 @@ class KeptMessage:
 
 @dataclass(frozen=True, slots=True)
 class KeptConversation:
-    """text, tokens, marks: what the models had read of it (see chat/conversation.py). caches: by role, the model file
-    and the build of llama.cpp that wrote the cache.
+    """text, tokens, marks: what the models had read of it (see chat/conversation.py), checked by `checksum`. caches: by
+    role, the model file and the build of llama.cpp that wrote the cache. checksums: by role, that of the cache's file.
     """
 
     messages: tuple[KeptMessage, ...]
     text: str = ""
     tokens: tuple[int, ...] = ()
     marks: tuple[tuple[int, int], ...] = ()
+    checksum: int | None = None
     caches: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.checksum == _checksum(ReadText(self.text, self.tokens, self.marks))
 
 
 CONVERSATIONS = JsonStore(
@@ -52,13 +60,14 @@ def save(conversation: Conversation, name: str) -> Path:
     name, SpecdecError if it cannot be written.
     """
     name, read = _checked(name), conversation.read
-    caches = {}
+    caches, checksums = {}, {}
     for loaded in conversation.session.models.all:
         if loaded.text and loaded.text.tokens:
-            loaded.text.save(cache_path(name, loaded.role))
             caches[loaded.role] = _identity(loaded)
+            checksums[loaded.role] = loaded.text.save(cache_path(name, loaded.role))
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
-    return CONVERSATIONS.save(name, KeptConversation(messages, read.text, read.tokens, read.marks, caches))
+    kept = KeptConversation(messages, read.text, read.tokens, read.marks, _checksum(read), caches, checksums)
+    return CONVERSATIONS.save(name, kept)
 
 
 def restore(conversation: Conversation, name: str) -> list[str]:
@@ -67,17 +76,19 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     """
     kept, session = read(name), conversation.session
     conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
+    conversation.read = ReadText()
+    if not kept.is_whole:
+        return ["the models read the conversation again: its file has changed, or an older version of specdec wrote it"]
     conversation.read = ReadText(kept.text, kept.tokens, kept.marks)
     session.open(len(kept.tokens))
     notes = []
     for loaded in session.models.all:
-        path = cache_path(name, loaded.role)
         if loaded.role not in kept.caches or not loaded.text:
             continue
         if kept.caches[loaded.role] != _identity(loaded):
             notes.append(f"the {loaded.role} reads the conversation again: its file, adapters or llama.cpp changed")
-        elif not (path.is_file() and loaded.text.load(path)):
-            notes.append(f"the {loaded.role} reads the conversation again: its saved cache is gone or does not fit")
+        elif not loaded.text.load(cache_path(name, loaded.role), kept.checksums.get(loaded.role, "")):
+            notes.append(f"the {loaded.role} reads the conversation again: its saved cache is gone or damaged")
     return notes
 
 
@@ -99,6 +110,10 @@ def _checked(name: str) -> str:
 def cache_path(name: str, role: str) -> Path:
     """Where the cache of a model is saved."""
     return CONVERSATIONS.folder() / f"{name}.{role.replace(' ', '-')}.state"
+
+
+def _checksum(read: ReadText) -> int:
+    return zlib.crc32(json.dumps([read.text, read.tokens, read.marks]).encode())
 
 
 def _identity(loaded: ModelContext) -> str:

@@ -42,14 +42,16 @@ def batch(
         raise UsageError("the answers would overwrite the requests", "Give -o another file.")
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", "Create it first.")
+    with status_line("reading the requests", silent=False):
+        work = BatchRun(source, output)
     with open_slots(given, parallel, most_waiting=16 * parallel) as (answering, names):
-        work, started = BatchRun(source, output, names[0]), monotonic()
-        with status_line("reading the requests", silent=False) as say:
+        started = monotonic()
+        with status_line("answering", silent=False) as say:
 
             def report(progress: BatchProgress) -> None:
                 say(_line(progress, monotonic() - started))
 
-            ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
+            ended_by = asyncio.run(cancelled_by_signals(work.run(answering, names[0], parallel, report)))
     if ended_by:
         complain(SpecdecError("interrupted", "Run the same command again to continue."))
         raise typer.Exit(128 + ended_by)

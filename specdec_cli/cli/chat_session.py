@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import TextIOWrapper
@@ -27,7 +27,7 @@ from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.options import flag_of, name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.user_files import expanded, nearest
+from specdec_cli.user_files import expanded, nearest, require_file
 
 FENCE = '"""'
 """Starts and ends a message of several lines."""
@@ -300,11 +300,26 @@ def _typed(draft: Callable[[], str]) -> Iterator[str]:
         else:
             event.current_buffer.validate_and_handle()
 
-    folder = platformdirs.user_data_path("specdec", appauthor=False)
-    folder.mkdir(parents=True, exist_ok=True)
+    kept = platformdirs.user_data_path("specdec", appauthor=False) / "chat_history"
+
+    class KeptHistory(FileHistory):
+        """Only in memory where it can't be read or written."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            with suppress(OSError):
+                require_file(kept)
+                return super().load_history_strings()
+            return ()
+
+        def store_string(self, string: str) -> None:
+            with suppress(OSError):
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                require_file(kept)
+                super().store_string(string)
+
     session: PromptSession[str] = PromptSession(
         output=create_output(raw(sys.stdout)),  # it needs control codes, and escapes typed text itself
-        history=FileHistory(str(folder / "chat_history")),
+        history=KeptHistory(kept),
         auto_suggest=AutoSuggestFromHistory(),
         completer=WordCompleter(list(COMMANDS), sentence=True),
         complete_while_typing=False,

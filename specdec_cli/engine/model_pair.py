@@ -13,7 +13,7 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.gguf import adapters, chat_template, tokenizer_comparison
 from specdec_cli.gguf.head_files import head_of, is_head_alone, read_medusa
-from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.header import Header, damaged, shown
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.gguf.tokenizer_comparison import Comparison
@@ -116,10 +116,13 @@ def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPa
         )
     if comparison.overlap is not None:
         raise _untranslated(comparison, f"the drafter {kind}")
-    width = draft.setting("target_hidden_size") if kind == "eagle3" else draft.setting("embedding_length")
-    if width != target.setting("embedding_length"):
-        problem = f"{path.name} fits a hidden size of {width}, but {target_path.name} has"
-        raise IncompatiblePair(f"{problem} {target.setting('embedding_length')}", "Use heads made for this target.")
+    key = "target_hidden_size" if kind == "eagle3" else "embedding_length"
+    width, own = draft.count(key), target.count("embedding_length")
+    if not width:
+        raise damaged(draft.name, f"{kind}.{key} is {shown(draft.metadata.get(f'{kind}.{key}'))}")
+    if width != own:
+        problem = f"{path.name} fits a hidden size of {width}, but {target_path.name} has {own}"
+        raise IncompatiblePair(problem, "Use heads made for this target.")
     if kind == "medusa":
         read_medusa(draft, path, len(Vocabulary(target)))
     return ModelPair(target, target_path, draft, path, comparison.n_shared, notes)

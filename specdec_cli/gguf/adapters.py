@@ -23,7 +23,7 @@ def read(path: Path, model: Header) -> Header:
     if name.endswith(".gguf") and not path.exists():
         raise UsageError(f"the scale of {name} is not a number: {tail!r}", _WRITE)
     header = read_header(path)
-    if header.metadata.get("split.count", 1) not in (0, 1):
+    if header.scalar("split.count") not in (None, 0, 1):
         raise SpecdecError(f"{header.name} is a split adapter, which llama.cpp cannot read", "Merge its parts.")
     _require_adapter(header)
     _require_fitting(header, model)
@@ -33,7 +33,8 @@ def read(path: Path, model: Header) -> Header:
 def _require_adapter(header: Header) -> None:
     """Raise SpecdecError if a file isn't a LoRA adapter, or llama.cpp would misread it."""
     data = header.metadata
-    kind, of_adapter, alpha = (data.get(key) for key in ("general.type", "adapter.type", "adapter.lora.alpha"))
+    kind, of_adapter = header.scalar("general.type"), header.scalar("adapter.type")
+    alpha = data.get("adapter.lora.alpha")
     if header.order != sys.byteorder:
         raise SpecdecError(f"{header.name} was made for {header.order}-endian machines", "Convert it on this machine.")
     if kind != "adapter":

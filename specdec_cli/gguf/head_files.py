@@ -77,7 +77,7 @@ def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
     for what, value, most in (("heads", heads, _MAX_HEADS), ("numbers in a hidden row", width, _MAX_WIDTH)):
         if type(value) is not int or not 1 <= value <= most:
             raise damaged(header.name, f"it claims {shown(value)} {what}")
-    if header.metadata.get("split.count", 0) not in (0, 1):
+    if header.scalar("split.count") not in (None, 0, 1):
         raise SpecdecError(f"{header.name} is split into several files", "Use heads in a single file.")
     tensors = header.by_name
     table = tensors.get("d2t")

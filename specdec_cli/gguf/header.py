@@ -91,9 +91,14 @@ class Header:
         name = self.metadata.get("general.architecture")
         return name if isinstance(name, str) else "unknown"
 
+    def scalar(self, name: str) -> Any:
+        """A number or a text of the metadata; None if it is missing or an array, which can't be compared with one."""
+        value = self.metadata.get(name)
+        return value if isinstance(value, int | float | str) else None
+
     def setting(self, key: str) -> Any:
-        """A value of the architecture, such as `block_count`; None if it is missing."""
-        return self.metadata.get(f"{self.architecture}.{key}")
+        """A number or a text of the architecture, such as `block_count`; None if it is missing or an array."""
+        return self.scalar(f"{self.architecture}.{key}")
 
     def count(self, key: str) -> int:
         """A value of the architecture that is a positive integer; 0 if it is missing or anything else."""

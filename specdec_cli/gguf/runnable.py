@@ -32,7 +32,7 @@ def require_runnable(header: Header) -> None:
     for key, value in header.metadata.items():
         if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < float("inf")):
             raise damaged(header.name, f"{shown(key)} is {shown(value)}")
-    layers = header.setting("block_count")
+    layers = header.metadata.get(f"{header.architecture}.block_count")
     if layers is not None and not (type(layers) is int and 1 <= layers <= _MAX_LAYERS):
         raise damaged(header.name, f"it claims {shown(layers)} layers")
     for tensor in header.tensors:
@@ -48,7 +48,7 @@ def require_tokenizer(header: Header) -> None:
     if is_reduced(header):
         problem = f"{header.name} is a draft with a part of its target's tokens and cannot run alone"
         raise SpecdecError(problem, "Name its target (-m), and this file as its draft (-md).")
-    if header.metadata.get("tokenizer.ggml.model") in NO_TOKENIZER:
+    if header.scalar("tokenizer.ggml.model") in NO_TOKENIZER:
         raise SpecdecError(f"{header.name} has no tokenizer", "Choose a complete model file.")
 
 
@@ -59,7 +59,7 @@ def require_sound_vocabulary(header: Header) -> None:
     if is_reduced(header):
         return
     require_tokenizer(header)
-    if header.metadata.get("tokenizer.ggml.model") == "llama":
+    if header.scalar("tokenizer.ggml.model") == "llama":
         texts = set(Vocabulary(header).tokens.values)
         for byte in range(256):
             if not {b"<0x%02X>" % byte, bytes([byte])} & texts:

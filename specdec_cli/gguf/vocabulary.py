@@ -224,7 +224,7 @@ def read_reduced(header: Header) -> ReducedVocabulary | None:
     _require_below(header, READS, reads, ids.size)
     if np.unique(ids).size < ids.size:
         raise damaged(header.name, f"{IDS} names a token twice")
-    if header.metadata.get("tokenizer.ggml.model") not in NO_TOKENIZER:
+    if header.scalar("tokenizer.ggml.model") not in NO_TOKENIZER:
         raise damaged(header.name, f"it has {IDS} and a tokenizer")
     if (size := header.setting("vocab_size")) != ids.size:
         raise damaged(header.name, f"it claims {shown(size)} tokens, but {IDS} names {ids.size:,}")

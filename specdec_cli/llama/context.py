@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -16,6 +18,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.kv_cache import KVCache
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import Passes, Piece
+from specdec_cli.user_files import beside, cannot_write, checksum, put, require_file, try_out
 
 _FIRST_PIECE = 32
 """Tokens of a long text that are read first, to estimate how long the rest will take."""
@@ -251,22 +254,37 @@ class LlamaContext:
         self.thread_log.append((self.length, threads))
         self.passes.set_threads(threads)
 
-    def save(self, path: Path) -> None:
-        """Save the text's cache to a file, some kilobytes per token. Raises SpecdecError if it can't be written."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f"{path.name}.new")
+    def save(self, path: Path) -> str:
+        """Save the text's cache to a file, some kilobytes per token. Returns the file's checksum. Raises SpecdecError
+        if it can't be written.
+        """
         try:
-            if not self.cache.save(new, self.tokens):
-                raise SpecdecError(f"cannot write {path}", "Free some space.")
-            new.replace(path)
-        finally:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            require_file(path)
+            try_out(path)
+            new = beside(path)
+            try:
+                size = self.cache.save(new, self.tokens)
+                if not size or size != new.stat().st_size:  # llama.cpp doesn't notice if the disk is full at the end
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                found = checksum(new)
+                put(new, path)
+                return found
+            finally:
+                with suppress(OSError):
+                    new.unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from None
 
-    def load(self, path: Path) -> bool:
-        """Load a cache that a context of the same model saved. If it can't be used, the context is empty: False."""
+    def load(self, path: Path, expected: str) -> bool:
+        """Load a cache that a context of the same model saved. expected: the file's checksum. If the cache can't be
+        used, the context is empty: False.
+        """
         self.rewind(0)
-        tokens = self.cache.load(path, self.n_ctx)
+        try:
+            tokens = self.cache.load(path, self.n_ctx) if checksum(path) == expected else []
+        except OSError:
+            tokens = []
         if not tokens:
             self.cache.clear()
             return False

@@ -145,14 +145,17 @@ class KVCache:
 
     # Files
 
-    def save(self, path: Path, tokens: Sequence[int]) -> bool:
-        """Write the text's cells and its tokens to a file."""
+    def save(self, path: Path, tokens: Sequence[int]) -> int:
+        """Write the text's cells and its tokens to a file. Returns the bytes that it should have; 0 on an error."""
         array = (lib.llama_token * len(tokens))(*tokens)
         arguments = self._handle, os.fsencode(path), self._sequence, array, len(tokens)
-        return bool(self._call(lib.llama_state_seq_save_file, *arguments, allowed_s=_MOVING_S))
+        return int(self._call(lib.llama_state_seq_save_file, *arguments, allowed_s=_MOVING_S))
 
     def load(self, path: Path, most: int) -> list[int]:
-        """Load the cells of a file; returns their tokens, none if llama.cpp refuses it. The cache must be empty."""
+        """Load the cells of a file; returns their tokens, none if llama.cpp refuses it. The cache must be empty.
+
+        llama.cpp ends the process if some bytes at the end are missing, and believes any others.
+        """
         array, count = (lib.llama_token * most)(), ctypes.c_size_t()
         name = os.fsencode(path)
         arguments = self._handle, name, self._sequence, array, most, ctypes.byref(count)

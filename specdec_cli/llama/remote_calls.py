@@ -11,6 +11,7 @@ import ctypes
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from threading import current_thread
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ _TIMES = 4
 _GRACE_S = 1.0
 """How long a pass may continue after Ctrl-C, so that it can end cleanly."""
 _ASK_S = 0.5
-_OF_RPC, _MISMATCH = b"ggml-rpc", "version mismatch"
+_NAME, _OF_RPC, _MISMATCH = "servers", b"ggml-rpc", "version mismatch"
 
 _Abort = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
@@ -45,7 +46,7 @@ class RemoteCalls:
         self._servers: list[str] = []
         self._on_abort = _Abort(self._park)  # ggml keeps a bare pointer to it
         library.on_abort(self._on_abort)
-        self._worker = Worker("servers")
+        self._worker = Worker(_NAME)
 
     def add(self, server: str) -> None:
         """Add a server's address, for error messages."""
@@ -88,7 +89,7 @@ class RemoteCalls:
                 if now - stopped > _GRACE_S:
                     raise Interrupted
             if now - self._sign_of_life > allowed_s:
-                self._lost = self._silent(allowed_s)
+                self._lost = self.silent(allowed_s)
                 self._current = None
                 raise self._lost
         self._current = None
@@ -106,7 +107,8 @@ class RemoteCalls:
         lives.
         """
         current = self._current
-        if _OF_RPC not in text or not (current or self._lost):
+        of_server = _OF_RPC in text or current_thread().name == _NAME  # a lie can end it in other parts of ggml
+        if not of_server or not (current or self._lost):
             sys.stderr.write(text.decode("utf-8", "replace") + "\n")
             return
         if current:
@@ -115,7 +117,8 @@ class RemoteCalls:
         while True:
             sleep(1e6)
 
-    def _silent(self, seconds: float) -> SpecdecError:
+    def silent(self, seconds: float) -> SpecdecError:
+        """The error for a server that hasn't answered for so long."""
         return SpecdecError(
             f"{self._named()} has not answered for {seconds:.0f} s",
             "It may be busy with another client, or its machine may be stuck: check there, and restart the server.",

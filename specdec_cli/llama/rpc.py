@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from ipaddress import IPv4Address
@@ -16,9 +17,13 @@ from threading import Thread
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.remote_calls import RemoteCalls
+from specdec_cli.llama.remote_calls import PATIENCE_S, RemoteCalls
 
 _CONNECT_S = 3.0
+_HELLO, _DEVICE_COUNT = 14, 15
+_CAPABILITIES, _HELLO_BYTES = 24, 28
+"""Commands of ggml's protocol since its version 4, and bytes of a greeting and of the answer."""
+_MOST_DEVICES = 256
 _connected: dict[str, list[int]] = {}
 _FIX = "Use an address of this machine and a free port."
 
@@ -54,8 +59,8 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
     require_build()
     for server in servers:
         if server not in _connected:
-            address = _reach(server, insecure)
             calls().add(server)
+            address = _reach(server, insecure)
             devices = calls().call(library.rpc_devices, address)
             if not devices:  # llama.cpp could not connect, or the server has none
                 why = library.last_error() or "it has no devices"
@@ -71,13 +76,41 @@ def _reach(server: str, insecure: bool) -> str:
     try:
         address = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
         require_private(address, insecure)
-        socket.create_connection((address, int(port)), _CONNECT_S).close()
+        with socket.create_connection((address, int(port)), _CONNECT_S) as connection:
+            count = _claimed_devices(connection)
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         reason = (
             "no answer" if isinstance(error, TimeoutError) else (getattr(error, "strerror", None) or str(error)).lower()
         )
         raise SpecdecError(f"there is no server at {server}: {reason}", fix) from None
+    if count > _MOST_DEVICES:
+        raise SpecdecError(f"the server {server} claims {count:,} devices", "Check its output, and restart it.")
     return f"{address}:{port}"
+
+
+def _claimed_devices(connection: socket.socket) -> int:
+    """How many devices a server says it has; 0 if it answers something else, about which ggml knows more.
+
+    ggml takes memory for as many as it hears of, some 1.5 GB in the time that a call may take. All its other replies
+    have a fixed size.
+    """
+    connection.settimeout(PATIENCE_S)
+    greeted, count = False, b""
+    try:
+        with connection.makefile("rwb") as stream:
+            for command, request, size in ((_HELLO, bytes(_CAPABILITIES), _HELLO_BYTES), (_DEVICE_COUNT, b"", 4)):
+                stream.write(struct.pack("<BQ", command, len(request)) + request)
+                stream.flush()
+                if stream.read(8) != struct.pack("<Q", size) or len(count := stream.read(size)) < size:
+                    return 0
+                greeted = True
+    except TimeoutError:
+        if not greeted:
+            raise calls().silent(PATIENCE_S) from None
+        return 0  # it may speak another version
+    except OSError:
+        return 0
+    return int.from_bytes(count, "little")
 
 
 def chosen_devices(names: Sequence[str]) -> list[str]:

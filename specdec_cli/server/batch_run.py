@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import hashlib
+import os
+import select
+import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +22,20 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.request_answering import Answering
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, parse
+from specdec_cli.user_files import cannot_write, try_out
+
+_MOST_LINE = 16 << 20
+"""Bytes of a request, as in the server."""
+_MOST_ANSWER = 1 << 28
+_MOST_LINES = 1_000_000
+_MOST_BAD = 1000
+_MOST_PIPED = 1 << 30
+"""Bytes of a pipe; they are kept on the disk."""
+_PIECE = 1 << 20
+_WRITER_S = 2.0
+"""How long a pipe may have no program that writes to it."""
+
+_FORMAT = "Write one request per line, in OpenAI's batch format."
 
 _ENDPOINTS: dict[str, type[ChatBody] | type[CompletionBody]] = {
     "/v1/chat/completions": ChatBody,
@@ -48,47 +68,50 @@ class BatchProgress:
 
 class BatchRun:
     """Answers the requests of a file. It skips the requests that the output already answers, after removing a last line
-    that was cut off.
+    that was cut off. It keeps no request in memory but those that are being answered.
+
+    Raises UsageError if a file can't be read, SpecdecError if the output can't be written.
     """
 
-    def __init__(self, source: Path, output: Path, model: str) -> None:
-        self._source, self._output, self._model = source, output, model
+    def __init__(self, source: Path, output: Path) -> None:
+        self._source, self._output = source, output
         self.progress = BatchProgress()
-
-    async def run(self, answering: Answering, at_once: int, report: Callable[[BatchProgress], None]) -> None:
-        """report: called after each answer. Raises SpecdecError if a file can't be read or written."""
-        done = self._answered()
-        self.progress.done = self.progress.done_before = len(done)
-        requests = [request for request in self._requests() if request.custom_id not in done]
-        self.progress.total = self.progress.done + len(requests)
-        report(self.progress)
-        left = iter(requests)
+        self._files = ExitStack()
         try:
-            with self._output.open("ab") as out:
-                workers = [self._work(answering, left, out, report) for _ in range(at_once)]
+            try_out(output)
+            done = self._answered()
+            self._requests = self._files.enter_context(_opened(source))
+            self._left = iter(self._unanswered(done))
+        except OSError as error:
+            raise cannot_write(output, error) from None
+
+    async def run(
+        self, answering: Answering, model: str, at_once: int, report: Callable[[BatchProgress], None]
+    ) -> None:
+        """model: its name in the answers. report: called after each answer."""
+        report(self.progress)
+        try:
+            with self._files, self._output.open("ab") as out:
+                workers = [self._work(answering, model, out, report) for _ in range(at_once)]
                 await asyncio.gather(*workers)
         except OSError as error:
-            raise SpecdecError(f"cannot write {self._output}: {error.strerror}", "Free some space.") from None
+            raise cannot_write(self._output, error) from None
 
     async def _work(
-        self,
-        answering: Answering,
-        requests: Iterator[RequestLine],
-        out: BinaryIO,
-        report: Callable[[BatchProgress], None],
+        self, answering: Answering, model: str, out: BinaryIO, report: Callable[[BatchProgress], None]
     ) -> None:
-        for request in requests:
-            line = await self._answer(answering, request)
+        for place in self._left:
+            line = await self._answer(answering, model, self._request_at(place))
             self.progress.failed += line["response"]["status_code"] != 200
             self.progress.done += 1
             out.write(msgspec.json.encode(line) + b"\n")
             out.flush()
             report(self.progress)
 
-    async def _answer(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
+    async def _answer(self, answering: Answering, model: str, request: RequestLine) -> dict[str, Any]:
         """The output line for a request."""
         try:
-            status, body = 200, await self._body(answering, request)
+            status, body = 200, await self._body(answering, model, request)
         except InvalidRequest as error:
             status, body = error.status, {"error": objects.error_object(str(error), param=error.param, code=error.code)}
         except SpecdecError as error:
@@ -97,7 +120,7 @@ class BatchRun:
         response = {"status_code": status, "request_id": f"req_{name}", "body": body}
         return {"id": f"batch_req_{name}", "custom_id": request.custom_id, "response": response, "error": None}
 
-    async def _body(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
+    async def _body(self, answering: Answering, model: str, request: RequestLine) -> dict[str, Any]:
         kind = _ENDPOINTS.get(request.url)
         if kind is None:
             raise InvalidRequest(f"unknown endpoint {request.url!r:.80}", "url", status=404)
@@ -105,43 +128,60 @@ class BatchRun:
         choices = await answering.prepare(body)
         await answering.run_to_end(body, choices)
         self.progress.written += sum(choice.answered.metrics.emitted for choice in choices)
-        return objects.whole(body, choices, self._model)
+        return objects.whole(body, choices, model)
 
-    def _requests(self) -> list[RequestLine]:
-        """The requests of the source. Invalid lines go to `progress.bad`."""
-        requests: dict[str, RequestLine] = {}
-        for number, line in enumerate(_lines(self._source), 1):
+    def _unanswered(self, done: set[bytes]) -> list[int]:
+        """Where the requests start that the output doesn't answer. Invalid lines go to `progress.bad`."""
+        places, seen, bad = [], set[bytes](), self.progress.bad
+        for number, place, line in _lines(self._requests, self._source, _MOST_LINE):
             if not line.strip():
                 continue
             try:
-                request = msgspec.json.decode(line.removeprefix(codecs.BOM_UTF8), type=RequestLine)
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                self.progress.bad.append((number, str(error)))
+                request = _request(line)
+                if (key := _key(request.custom_id)) in seen:
+                    raise ValueError(f"custom_id {request.custom_id!r:.80} is a duplicate")
+            except (ValueError, RecursionError) as error:
+                bad.append((number, str(error)))
+                if len(bad) > _MOST_BAD:
+                    first, why = bad[0]
+                    what = f"more than {_MOST_BAD:,} lines of {self._source} are not requests; line {first}: {why}"
+                    raise UsageError(what, _FORMAT) from None
                 continue
-            if request.custom_id in requests:
-                self.progress.bad.append((number, f"custom_id {request.custom_id!r:.80} is a duplicate"))
-            else:
-                requests[request.custom_id] = request
-        return [*requests.values()]
+            seen.add(key)
+            if key not in done:
+                places.append(place)
+        self.progress.done = self.progress.done_before = len(done)
+        self.progress.total = len(done) + len(places)
+        return places
 
-    def _answered(self) -> set[str]:
-        """The custom_ids that the output answers. Removes a last line without a newline, which a killed run leaves.
-        Raises UsageError if a line isn't an answer.
+    def _request_at(self, place: int) -> RequestLine:
+        """Raises SpecdecError if the file has changed."""
+        try:
+            self._requests.seek(place)
+            return _request(self._requests.readline(_MOST_LINE + 1))
+        except (OSError, ValueError, RecursionError):
+            what = f"{self._source} has changed while its requests were answered"
+            raise SpecdecError(what, "Run the same command again to continue.") from None
+
+    def _answered(self) -> set[bytes]:
+        """The keys of the requests that the output answers. Removes a last line without a newline, which a killed run
+        leaves. Raises UsageError if a line isn't an answer.
         """
         if not self._output.exists():
             return set()
         done, end = set(), 0
-        for number, line in enumerate(_lines(self._output), 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                answered = msgspec.json.decode(line, type=_Answered)
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                what = f"line {number} of {self._output} is not an answer"
-                raise UsageError(what, "Choose another file for the answers.") from None
-            done.add(answered.custom_id)
-            self.progress.failed += answered.response.status_code != 200
-            end += len(line)
+        with _opened(self._output, pipes=False) as file:
+            for number, _, line in _lines(file, self._output, _MOST_ANSWER):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    answered = msgspec.json.decode(line, type=_Answered)
+                except (msgspec.DecodeError, ValueError, RecursionError):
+                    what = f"line {number} of {self._output} is not an answer"
+                    raise UsageError(what, "Choose another file for the answers.") from None
+                done.add(_key(answered.custom_id))
+                self.progress.failed += answered.response.status_code != 200
+                end += len(line)
         if end < self._output.stat().st_size:
             with self._output.open("r+b") as file:
                 file.truncate(end)
@@ -157,10 +197,67 @@ class _Answered(msgspec.Struct):
     response: _Response
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """A file's lines. Raises UsageError if it can't be read."""
+def _request(line: bytes) -> RequestLine:
+    """Raises ValueError."""
+    return msgspec.json.decode(line.removeprefix(codecs.BOM_UTF8), type=RequestLine)
+
+
+def _key(custom_id: str) -> bytes:
+    """Stands for a custom_id of any length."""
+    return hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, int, bytes]]:
+    """The lines of a file, with their numbers and where they start. Raises UsageError if one is too long."""
+    place = 0
+    for number in range(1, _MOST_LINES + 2):
+        try:
+            line = file.readline(most + 1)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if not line:
+            return
+        if len(line) > most:
+            raise UsageError(f"line {number} of {path} is longer than {most >> 20} MiB", _FORMAT)
+        yield number, place, line
+        place += len(line)
+    raise UsageError(f"{path} has more than {_MOST_LINES:,} lines", "Split it into several files.")
+
+
+def _opened(path: Path, pipes: bool = True) -> BinaryIO:
+    """A file to read from any place; a pipe's content is copied to a temporary one. Raises UsageError for others, which
+    may have no end.
+    """
     try:
-        with path.open("rb") as file:
-            yield from file
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait for its writer
+        file = os.fdopen(number, "rb")
+        kind = os.fstat(number).st_mode
+        if stat.S_ISREG(kind):
+            return file
+        with file:
+            if not (pipes and stat.S_ISFIFO(kind)):
+                raise UsageError(f"{path} is not a file", "Name a file with one request per line.")
+            return _copied(file, path)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
+        raise _unreadable(path, error) from None
+
+
+def _copied(pipe: BinaryIO, path: Path) -> BinaryIO:
+    """A temporary file with the content of a pipe."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    written_to = poll.poll(_WRITER_S * 1000)
+    os.set_blocking(pipe.fileno(), True)
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    while piece := pipe.read(_PIECE):
+        if copy.tell() + len(piece) > _MOST_PIPED:
+            raise UsageError(f"more than {_MOST_PIPED >> 20} MiB come from {path}", "Write them to a file first.")
+        copy.write(piece)
+    if not (copy.tell() or written_to):
+        raise UsageError(f"no program writes to {path}", "Start that program first, or name a file.")
+    copy.seek(0)
+    return copy
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot read {path}: {error.strerror}", "Check the path.")

@@ -1,7 +1,13 @@
 """A conversation reads nothing twice, in either model, and stays right when turns are changed, dropped or kept."""
 
+import os
+import random
+
 import pytest
 import tiny
+from devices import device
+from full_disk import full_disk
+from kept_states import DAMAGES, PLACES, damage
 
 from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import ContextFull, Conversation
@@ -134,6 +140,80 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
         assert [note.split()[1] for note in kept_conversations.restore(conversation, "mine")] == ["target", "draft"]
         answer, _ = ask(conversation, "three")
         assert answer.tokens == expected.tokens
+
+
+@pytest.fixture
+def saved(pair):
+    """Conversations saved as "mine" and "other", and the next answer of the first."""
+    with pair() as session:
+        ask(other := Conversation(session), "other")
+        kept_conversations.save(other, "other")
+        conversation = Conversation(session)
+        ask(conversation, "one")
+        kept_conversations.save(conversation, "mine")
+        return ask(conversation, "two")[0].tokens
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_state_is_read_again(pair, saved, how):
+    path = kept_conversations.cache_path("mine", "draft" if how in PLACES else "target")
+    damage(path, how, random.Random(how))
+    with pair() as session:
+        conversation = Conversation(session)
+        notes = kept_conversations.restore(conversation, "mine")
+        assert len(notes) == 1 and "its saved cache is gone or damaged" in notes[0]
+        assert ask(conversation, "two")[0].tokens == saved
+        if how in ("a folder", "a FIFO", "a device"):
+            with pytest.raises(SpecdecError, match="cannot write"):
+                kept_conversations.save(conversation, "mine")
+            assert not path.is_file()
+            return
+        kept_conversations.save(conversation, "mine")
+        assert kept_conversations.restore(Conversation(session), "mine") == []
+
+
+@pytest.mark.parametrize(("old", "new"), [('"checksum": ', '"checksum": 1'), ('"checksum": ', '"older": ')])
+def test_tokens_that_are_not_those_that_were_read_are_read_again(pair, saved, old, new):
+    record = CONVERSATIONS.path("mine")
+    record.write_text(record.read_text().replace(old, new))
+    with pair() as session:
+        conversation = Conversation(session)
+        notes = kept_conversations.restore(conversation, "mine")
+        assert len(notes) == 1 and "the models read the conversation again" in notes[0]
+        answer, reads = ask(conversation, "two")
+        assert answer.tokens == afresh(pair, answer) and max(reads) > 20
+
+
+@pytest.mark.parametrize("suffix", ["json", "target.state", "draft.state"])
+def test_what_is_in_the_way_of_a_saved_conversation(pair, suffix):
+    with pair() as session:
+        conversation = Conversation(session)
+        ask(conversation, "one")
+        path = CONVERSATIONS.folder() / f"mine.{suffix}"
+        path.parent.mkdir(parents=True)
+        for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to(device(path.parent, "zero"))):
+            make()
+            with pytest.raises(SpecdecError, match="cannot write"):
+                kept_conversations.save(conversation, "mine")
+            assert path.exists() and not path.is_file()
+            path.rmdir() if path.is_dir() else path.unlink()
+        kept_conversations.save(conversation, "mine")
+        assert kept_conversations.restore(Conversation(session), "mine") == []
+
+
+@pytest.mark.parametrize("part", [0, 0.5, 1])
+def test_a_full_disk_keeps_what_was_saved_before(pair, saved, part):
+    most_bytes = int(part * kept_conversations.cache_path("mine", "target").stat().st_size)
+    with pair() as session:
+        conversation = Conversation(session)
+        kept_conversations.restore(conversation, "mine")
+        ask(conversation, "two")
+        with full_disk(most_bytes), pytest.raises(SpecdecError, match="cannot write"):
+            kept_conversations.save(conversation, "mine")
+        assert not list(CONVERSATIONS.folder().glob("*.tmp"))
+        again = Conversation(session)
+        assert kept_conversations.restore(again, "mine") == []
+        assert ask(again, "two")[0].tokens == saved
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 200])

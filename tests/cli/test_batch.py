@@ -1,13 +1,17 @@
 """`specdec batch`: requests from a file, each answered once, whatever happens."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import time
 
 import pytest
+from devices import NUMBERS, device
 from driver import SPECDEC, assert_refused, call
+
+from specdec_cli.server import batch_run
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,59 @@ def test_files_that_cannot_be_used(models, tmp_path):
     assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "is not an answer")
     assert (tmp_path / "other").read_text() == "something else\n"
     assert_refused(call("batch", *models, source, "-o", tmp_path / "no" / "folder"), 2, "there is no folder")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_devices(models, tmp_path, name):
+    source, output, place = requests(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl", device(tmp_path, name)
+    assert_refused(call("batch", *models, place, "-o", output), 2, f"{place} is not a file")
+    assert not output.exists()
+    assert_refused(call("batch", *models, source, "-o", place), 2, f"{place} is not a file")
+    assert place.is_char_device()
+
+
+def test_folders(models, tmp_path):
+    source, output = requests(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"
+    assert_refused(call("batch", *models, tmp_path, "-o", output), 2, "Is a directory")
+    assert_refused(call("batch", *models, source, "-o", tmp_path), 1, "Is a directory")
+
+
+def test_lines_without_end(models, tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    with source.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room
+    assert_refused(call("batch", *models, source, "-o", output), 2, "line 1 of", "is longer than 16 MiB")
+    source.write_text("no request\n" * 1001)
+    assert_refused(call("batch", *models, source, "-o", output), 2, "more than 1,000 lines of")
+    source.write_text("\n" * 1_000_001)
+    assert_refused(call("batch", *models, source, "-o", output), 2, "has more than 1,000,000 lines")
+
+
+def test_a_pipe(models, tmp_path, monkeypatch):
+    source, output, pipe = requests(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(batch_run, "_WRITER_S", 0.1)
+    assert_refused(call("batch", *models, pipe, "-o", output), 2, "no program writes to")
+    assert_refused(call("batch", *models, source, "-o", pipe), 2, "is not a file")
+    monkeypatch.setattr(batch_run, "_WRITER_S", 10)
+    with subprocess.Popen(["cp", source, pipe]) as writer:
+        assert call("batch", *models, pipe, "-o", output).exit_code == 0 and len(answers(output)) == 3
+        assert writer.wait(10) == 0
+    monkeypatch.setattr(batch_run, "_MOST_PIPED", 1 << 20)
+    with subprocess.Popen(["cp", device(tmp_path, "zero"), pipe], stderr=subprocess.DEVNULL):
+        assert_refused(call("batch", *models, pipe, "-o", output), 2, "more than 1 MiB come from")
+
+
+def test_a_source_that_changes(models, tmp_path, monkeypatch):
+    source, output = requests(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    made = batch_run.BatchRun.__init__
+
+    def changed(*args):
+        made(*args)
+        source.write_bytes(b"x" * source.stat().st_size)
+
+    monkeypatch.setattr(batch_run.BatchRun, "__init__", changed)
+    assert_refused(call("batch", *models, source, "-o", output), 1, "has changed")
 
 
 def killed(models, source, output, chance, send):

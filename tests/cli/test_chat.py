@@ -4,6 +4,7 @@ import re
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from driver import assert_refused, call
@@ -131,6 +132,25 @@ def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
     code, _, err = script(models, *wrong, "/load none", f"/file {tmp_path}", "one", "x" * 4000, "two")
     assert err.count("specdec: ") == 11 and "Traceback" not in err and code == 1
     assert err.count("tokens/s, ") == 2
+
+
+@pytest.mark.parametrize("place", ["/proc/none", "a file", "a loop"])
+def test_a_data_folder_that_cannot_be_written(models, tmp_path, monkeypatch, place):
+    folder = Path(place) if place.startswith("/") else tmp_path / place
+    if place == "a file":
+        folder.touch()
+    elif place == "a loop":
+        folder.symlink_to(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    code, out, err = script(models, "one", "/save mine", "two")
+    assert code == 1 and len(out.splitlines()) == 2 and err.count("cannot write") == 1
+    with at_terminal(*models) as terminal:
+        enter(terminal, b"one", "tokens kept")
+        enter(terminal, b"/save mine", "cannot write")
+        enter(terminal, b"/show", "2 messages")
+        prompted(terminal)
+        terminal.press(b"\x04")
+        assert terminal.ended() == 0
 
 
 def test_what_cannot_be_talked_with(models):

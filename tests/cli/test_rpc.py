@@ -6,6 +6,7 @@ network is compared bit for bit with that of weights which are not repacked here
 
 import json
 import signal
+import struct
 from time import monotonic
 
 import pytest
@@ -13,7 +14,7 @@ import tiny
 from driver import DEMO, TARGET, call, specdec, start, succeeded
 from engines import open_session
 from prompts import PROMPTS
-from rpc import VERSION_OF_ANOTHER_AGE, differs_by_repacking, fake_server, free_port, rpc_servers
+from rpc import VERSION_OF_ANOTHER_AGE, differs_by_repacking, fake_server, free_port, lying_server, rpc_servers
 
 from specdec_cli.llama import library, quantize
 from specdec_cli.llama.interrupt import Interrupt
@@ -172,6 +173,28 @@ def test_what_is_no_server_is_an_error_of_two_lines(kind):
     what = told(done)
     assert where in what and said.get(kind, "is gone, or is not a llama.cpp server") in what
     assert done.stdout == b"" and monotonic() - started < SOON_S
+
+
+@pytest.mark.parametrize(
+    ("command", "reply", "says"),
+    [
+        ("device_count", struct.pack("<QI", 4, 2**32 - 1), "claims 4,294,967,295 devices"),
+        ("device_count", struct.pack("<QI", 4, 0), "cannot use the server"),
+        ("device_count", struct.pack("<QI", 2**40, 1), "is gone, or is not a llama.cpp server"),
+        ("get_alignment", struct.pack("<QQ", 8, 3), "is gone, or is not a llama.cpp server"),
+        ("buffer_get_base", struct.pack("<QQ", 8, 0), "is gone, or is not a llama.cpp server"),
+    ],
+)
+def test_a_server_that_lies_is_an_error_of_two_lines(command, reply, says):
+    """llama.cpp would end the process, or take memory for billions of devices."""
+
+    def lie(asked, told):
+        return reply if asked == command else told
+
+    with rpc_servers(1) as (server,), lying_server(server, lie) as where:
+        done = specdec("run", PROMPT, "--rpc", where, "--drafter", "none")
+    what = told(done)
+    assert where in what and says in what and done.stdout == b""
 
 
 def fail(servers, how):

@@ -59,13 +59,17 @@ def shape_of(header: Header) -> Shape:
         numbers[key] = value
     if header.setting("expert_count"):
         raise _untrainable(header, "it is a mixture of experts")
-    if (scaling := header.setting("rope.scaling.type")) not in (None, "none", "linear") or _factor(header) != 1:
+    scaling, factor = header.setting("rope.scaling.type"), _float(header, "rope.scaling.factor", 1.0)
+    if scaling not in (None, "none", "linear") or factor != 1:
         raise _untrainable(header, f"its positions are scaled ({shown(scaling)})")
     if header.setting("attention.sliding_window"):
         raise _untrainable(header, "it has a sliding attention window")
+    kv_heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    if not isinstance(kv_heads, int | None):
+        raise _untrainable(header, f"its attention.head_count_kv is {shown(kv_heads)}")
     heads = numbers["attention.head_count"]
     tensors = header.by_name
-    size = header.setting("attention.key_length") or numbers["embedding_length"] // heads
+    size = header.count("attention.key_length") or numbers["embedding_length"] // heads
     if header.setting("rope.dimension_count") not in (None, size):
         raise _untrainable(header, "rotary positions apply to only part of its heads")
     return Shape(
@@ -75,9 +79,9 @@ def shape_of(header: Header) -> Shape:
         numbers["feed_forward_length"],
         tensors["token_embd.weight"].shape[1],
         numbers["context_length"],
-        float(header.setting("rope.freq_base") or 10000.0),
-        float(header.setting("attention.layer_norm_rms_epsilon") or 1e-5),
-        header.setting("attention.head_count_kv") or heads,
+        _float(header, "rope.freq_base", 10000.0),
+        _float(header, "attention.layer_norm_rms_epsilon", 1e-5),
+        kv_heads or heads,
         size,
         _FAMILIES[header.architecture],
         "blk.0.attn_q.bias" in tensors,
@@ -86,8 +90,9 @@ def shape_of(header: Header) -> Shape:
     )
 
 
-def _factor(header: Header) -> float:
-    return float(header.setting("rope.scaling.factor") or 1.0)
+def _float(header: Header, key: str, default: float) -> float:
+    value = header.setting(key)
+    return float(value) if isinstance(value, int | float) and value else default
 
 
 def _untrainable(header: Header, why: str) -> SpecdecError:
