@@ -19,6 +19,9 @@ LONGEST_KNOWN = 63
 _WIDE = (23, 31, 47, LONGEST_KNOWN)
 """Its lengths beyond LONGEST: with the pending token they fill tiles. On AMX a pass over 33 tokens costs 1.8 times one
 over 32."""
+_READ = 8
+"""Tokens to read that may make a search take as long again, so that catching up counts as a loss but one slow search
+hardly does."""
 _CHEAP = 0.12
 """The cost of each further row, in passes over one, up to which drafts may be longer than LONGEST. Without this bound,
 edits run at 0.977 in the simulator: drafts are less sure so far ahead than they seem."""
@@ -39,6 +42,8 @@ class KnownLength(LengthPolicy):
         self._costs, self._min_p = costs, min_p
         self._budget = budget or LossBudget(KNOWN_START)
         self._confidences: list[float] = []
+        self._unread = 0
+        """Tokens since the drafter last searched, which it reads when it searches again."""
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
@@ -95,11 +100,13 @@ class KnownLength(LengthPolicy):
         if rows > 1:
             self._budget.add(step.accepted + 1 - (costs.spent(step, costs.verify(rows)) + costs.other) / alone)
         elif own_time:
-            self._budget.add(-min(step.draft_s / alone, NOISE))
+            self._budget.add(-min(step.draft_s / alone, NOISE * (1 + self._unread / _READ)))
+        self._unread = 0 if rows > 1 or own_time else self._unread + len(step.tokens)
 
     def observe_others(self, steps: int, tokens: int) -> None:
         self._costs.skip()
         self._budget.wait(tokens)
+        self._unread += tokens
 
 
 class WholeDraftLength(KnownLength):

@@ -64,7 +64,7 @@ def test_the_prompts_tokens(name, path, model):
     assert b"".join(map(model.piece, tokens)).decode() == f"system\nBe brief.\nuser\n{QUESTION}\nassistant\n"
     raw = prompt.tokenize(QUESTION, model, header, "Be brief.", raw=True)
     assert b"".join(map(model.piece, raw.tokens)).decode() == QUESTION
-    assert len(raw.notes) == 1 and "--system is not used" in raw.notes[0]
+    assert len(raw.notes) == 1 and "--system has no effect" in raw.notes[0]
     assert model.is_end(END[name]) and not model.is_end(start)
 
 
