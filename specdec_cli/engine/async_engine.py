@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
-from functools import partial
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
-from specdec_cli.engine.prompt import Prompt
 from specdec_cli.engine.session import Session
 from specdec_cli.llama.interrupt import Interrupt
 
+_Given = ParamSpec("_Given")
 _T = TypeVar("_T")
 _MOST_THREADS = 64
 
 
+def _awaited(
+    method: Callable[Concatenate[Session, _Given], _T],
+) -> Callable[Concatenate[AsyncEngine, _Given], Coroutine[Any, Any, _T]]:
+    """A session's method that is awaited."""
+
+    @wraps(method)
+    async def run(engine: AsyncEngine, /, *args: _Given.args, **named: _Given.kwargs) -> _T:
+        with engine.idle_session() as session:
+            return await engine.apart(session, partial(method, session, *args, **named))
+
+    return run
+
+
+def _streamed(
+    method: Callable[Concatenate[Session, _Given], Generator[Event, None, None]],
+) -> Callable[Concatenate[AsyncEngine, _Given], AsyncGenerator[Event, None]]:
+    """A session's method that yields events, for `async for`."""
+
+    @wraps(method)
+    async def run(engine: AsyncEngine, /, *args: _Given.args, **named: _Given.kwargs) -> AsyncGenerator[Event, None]:
+        with engine.idle_session() as session:
+            answer = await engine.apart(session, partial(method, session, *args, **named))
+            with closing(answer):
+                while (event := await engine.apart(session, partial(next, answer, None))) is not None:
+                    yield event
+
+    return run
+
+
 class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
-    """An `Engine` whose methods are awaited. Several answers can run at a time, each in a session of its own."""
+    """An `Engine` whose methods are awaited. Several answers can run at a time, each in a session of its own.
+
+    If you leave the loop over a stream early, close the stream (`contextlib.aclosing`): its session is in use until
+    then.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -32,57 +63,24 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling: SamplingParams | None = None,
-        speculative: SpeculativeConfig | None = None,
-        *,
-        system: str | None = None,
-        raw: bool = False,
-    ) -> GenerationResult:
-        """The answer to a prompt. Takes the arguments and raises the errors of `Engine.stream`."""
-        session = self._session()
-        try:
-            return await self._apart(
-                session, partial(session.generate, prompt, sampling, speculative, system=system, raw=raw)
-            )
-        finally:
-            self._idle.append(session)
-
-    async def stream(
-        self,
-        prompt: Prompt,
-        sampling: SamplingParams | None = None,
-        speculative: SpeculativeConfig | None = None,
-        *,
-        system: str | None = None,
-        raw: bool = False,
-    ) -> AsyncGenerator[Event, None]:
-        """The events of an answer. Takes the arguments and raises the errors of `Engine.stream`. If you leave the loop
-        early, close the generator (`contextlib.aclosing`): the session is in use until then.
-        """
-        session = self._session()
-        answer = None
-        try:
-            start = partial(session.stream, prompt, sampling, speculative, system=system, raw=raw)
-            answer = await self._apart(session, start)
-            while (event := await self._apart(session, partial(next, answer, None))) is not None:
-                yield event
-        finally:
-            if answer is not None:
-                answer.close()
-            self._idle.append(session)
+    generate = _awaited(Session.generate)
+    stream = _streamed(Session.stream)
 
     async def close(self) -> None:
         """Close all sessions, then free the weights. No answer may be running."""
         await asyncio.to_thread(self.engine.close)
         self._pool.shutdown()
 
-    def _session(self) -> Session:
-        return self._idle.pop() if self._idle else self.engine.session(Interrupt())
+    @contextmanager
+    def idle_session(self) -> Iterator[Session]:
+        """A session without an answer, until the block ends."""
+        session = self._idle.pop() if self._idle else self.engine.session(Interrupt())
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
 
-    async def _apart(self, session: Session, work: Callable[[], _T]) -> _T:
+    async def apart(self, session: Session, work: Callable[[], _T]) -> _T:
         """Run a session's work in a thread. If this is cancelled, stop the work and wait for its end."""
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
         try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
 from time import perf_counter
-from typing import Any, cast, overload
+from typing import Any, Concatenate, ParamSpec, cast, overload
 
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
@@ -18,6 +18,18 @@ from specdec_cli.engine.session import Generation, Session
 from specdec_cli.engine.together import PARALLEL, Together
 from specdec_cli.engine.weights import Weights
 from specdec_cli.llama.interrupt import Interrupt
+
+_Given = ParamSpec("_Given")
+
+
+def _as_text(
+    stream: Callable[Concatenate[Engine, _Given], Iterator[Event]],
+) -> Callable[Concatenate[Engine, _Given], Iterator[str]]:
+    def stream_text(engine: Engine, /, *args: _Given.args, **named: _Given.kwargs) -> Iterator[str]:
+        """The text of an answer as it comes, ready to print. Takes the arguments and raises the errors of `stream`."""
+        return filter(None, map(text_of, stream(engine, *args, **named)))
+
+    return stream_text
 
 
 class Engine(AbstractContextManager["Engine"]):
@@ -147,17 +159,7 @@ class Engine(AbstractContextManager["Engine"]):
             raise
         return self._streamed(session, answer)
 
-    def stream_text(
-        self,
-        prompt: Prompt,
-        sampling: SamplingParams | None = None,
-        speculative: SpeculativeConfig | None = None,
-        *,
-        system: str | None = None,
-        raw: bool = False,
-    ) -> Iterator[str]:
-        """The text of an answer as it comes, ready to print. Takes the arguments and raises the errors of `stream`."""
-        return filter(None, map(text_of, self.stream(prompt, sampling, speculative, system=system, raw=raw)))
+    stream_text = _as_text(stream)
 
     def _streamed(self, session: Session, answer: Generation) -> Iterator[Event]:
         try:
