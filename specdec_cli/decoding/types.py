@@ -233,6 +233,8 @@ class LengthPolicy:
     """Why the last draft had its length."""
     uses_confidence: bool = True
     """Whether `should_draft` needs the draft's confidence, which may cost a softmax a token."""
+    extends: bool = False
+    """Whether `extend` may want a sequel, which takes microseconds to find."""
     least_first: float = 0.0
     """The least confidence in a first token, where a later drafter could be asked instead."""
     rival_gain: float = 0.0

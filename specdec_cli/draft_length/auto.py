@@ -40,6 +40,8 @@ class AutoLength(LengthPolicy):
     state does not grow.
     """
 
+    extends = True
+
     def __init__(
         self,
         costs: CostModel,

@@ -78,7 +78,7 @@ class ModelDrafter:
         sequel: list[int] = []
 
         def read(nodes: Sequence[int]) -> Logits | None:
-            if self._guide is not None:
+            if self._guide is not None and policy.extends:
                 tokens, sure = self._guide.sequel(context, tree.tokens, budget - len(tree.tokens))
                 sequel.extend(tokens[: policy.extend(len(tree.tokens), sure)])
             return None if sequel else self._read(nodes)

@@ -79,6 +79,8 @@ def test_a_model_left_behind_catches_up_without_decoding_anything_twice():
 class GoingOn(ScriptedPolicy):
     """Ends a draft with what the guide knows, after two tokens of the draft model."""
 
+    extends = True
+
     def extend(self, drafted, confidences):
         return len(confidences) if drafted == 2 else 0
 

@@ -127,7 +127,7 @@ def test_a_length_that_is_learned_keeps_it(way, kind, costs):
 class GoingOn(FixedLength):
     """Ends a draft of the draft model with all that its guide knows to follow."""
 
-    extended = 0
+    extends, extended = True, 0
 
     def extend(self, drafted, confidences):
         self.extended += len(confidences)
