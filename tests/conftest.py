@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer.testing
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is not part of the package
@@ -19,6 +20,13 @@ sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is no
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 pytest_plugins = ["engines"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try the same examples in each run, unless a seed asks for others."""
+    if config.getoption("--hypothesis-seed", None) is None:
+        settings.register_profile("same", derandomize=True)
+        settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", autouse=True)

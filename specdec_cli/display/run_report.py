@@ -25,7 +25,7 @@ _REASONS = {
     "interrupted": "interrupted",
 }
 _UNDECIDED = {
-    "inconclusive": "too noisy to tell which is faster",
+    "inconclusive": "too noisy to compare",
     "too few prompts": "measured too briefly to compare",
 }
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
@@ -60,14 +60,15 @@ def run_report(run: RunRecord) -> RenderableType:
     """
     metrics, settings = run.metrics, run.settings
     notes, lines = note_lines(metrics.notes), [line for line in (_headline(run), _kept(metrics)) if line]
-    ended, last = _ended(metrics), list[RenderableType]()
+    ended, last = _ended(metrics), list[_FirstThatFits]()
     if not lines or len(notes) + len(lines) < (_MOST_LINES if metrics.drafted else _MOST_IDLE_LINES):
         described = settings_line(settings), _without_models(settings)
         last = [_FirstThatFits(["; ".join(filter(None, (ended, line))) for line in described])]
     else:
         seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
         lines[-1] += f"; {ended}{seed}"
-    return Group(*notes, *(Text(line, "bold") for line in lines[:1]), *_speeds(run), *map(Text, lines[1:]), *last)
+    shown = [_FirstThatFits([line, _shortened(line, run)], "" if i else "bold") for i, line in enumerate(lines)]
+    return Group(*notes, *shown[:1], *_speeds(run), *shown[1:], *last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,16 @@ class _FirstThatFits:
     """The first of several texts that fits into one line; else the last."""
 
     texts: Sequence[str]
+    style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(next((text for text in self.texts if cell_len(text) <= options.max_width), self.texts[-1]))
+        fitting = (text for text in self.texts if cell_len(text) <= options.max_width)
+        yield Text(next(fitting, self.texts[-1]), self.style)
+
+
+def _shortened(line: str, run: RunRecord) -> str:
+    """A line in fewer words, for narrow screens."""
+    return line.replace(f" ({run.undrafted})", "").replace("the target alone", "alone")
 
 
 def _without_models(settings: RecordedSettings) -> str:

@@ -109,7 +109,7 @@ def why_nothing_was_drafted(steps: Sequence[Step], two_over_one: float | None, d
         return "nothing in the text repeats" if drafter == "ngram" else ""
     if not two_over_one or two_over_one <= 1:  # less is noise
         return "it doesn't pay here"
-    busy = "; is the machine busy?" if two_over_one > BUSY_RATIO else ""
+    busy = ": busy machine?" if two_over_one > BUSY_RATIO else ""
     return f"2 tokens cost {two_over_one:.1f}x one{busy}"
 
 

@@ -117,7 +117,7 @@ BUSY = "note: CPU busy: using 1 thread (-t sets it)"
 
 def reported(*args):
     """The lines of a report in a pipe, without bars; their text."""
-    lines = succeeded("run", PROMPT, "-n", 24, *args, COLUMNS="120").stderr.splitlines()
+    lines = succeeded("run", PROMPT, "-n", 24, *args, COLUMNS="80").stderr.splitlines()
     return [line for line in lines if "tokens/s \u2588" not in line], "\n".join(lines)
 
 

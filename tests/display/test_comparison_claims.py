@@ -111,7 +111,8 @@ def test_bars_and_speeds_of_a_comparison_are_in_proportion(result):
     widths = [float(width) for width in re.findall(r'class="bar" style="width: ([\d.]+)%', html)]
     speeds = [float(speed.replace(",", "")) for speed in re.findall(r"<strong>([\d.,]+) tok/s</strong>", html)]
     assert len(widths) == len(VARIANTS) and max(widths) == 100
-    assert_in_proportion(widths, speeds, 0.002)
+    # As precise as they are printed: a thousandth of a bar, and two speeds to a twentieth of a token.
+    assert_in_proportion(widths, speeds, 0.0005 + 0.1 / max(speeds))
     for category in result.categories:
         summaries = {each.variant: each for each in result.of_category(category)}
         for each in summaries.values():
