@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -26,7 +25,7 @@ _REASONS = {
 }
 _UNDECIDED = {
     "inconclusive": "too noisy to compare",
-    "too few prompts": "measured too briefly to compare",
+    "too few prompts": "too short to compare",
 }
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
 """Draft lengths that are counted together."""
@@ -59,33 +58,46 @@ def run_report(run: RunRecord) -> RenderableType:
     if there is room.
     """
     metrics, settings = run.metrics, run.settings
-    notes, lines = note_lines(metrics.notes), [line for line in (_headline(run), _kept(metrics)) if line]
-    ended, last = _ended(metrics), list[_FirstThatFits]()
-    if not lines or len(notes) + len(lines) < (_MOST_LINES if metrics.drafted else _MOST_IDLE_LINES):
-        described = settings_line(settings), _without_models(settings)
-        last = [_FirstThatFits(["; ".join(filter(None, (ended, line))) for line in described])]
-    else:
-        seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
-        lines[-1] += f"; {ended}{seed}"
-    shown = [_FirstThatFits([line, _shortened(line, run)], "" if i else "bold") for i, line in enumerate(lines)]
-    return Group(*notes, *shown[:1], *_speeds(run), *shown[1:], *last)
+    notes, ended, kept = note_lines(metrics.notes), _ended(metrics), _kept(metrics)
+    headlines = dict.fromkeys((_headline(run), _shortened(_headline(run), run)))
+    shown = [[line for line in (headline, kept) if line] for headline in headlines]
+    described = [
+        "; ".join(filter(None, (ended, line))) for line in (settings_line(settings), _without_models(settings))
+    ]
+    seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
+    ways = [[*lines, line] for lines in shown for line in described]
+    ways += [[*lines[:-1], f"{lines[-1]}; {ended}{seed}"] for lines in shown if lines]
+    most = _MOST_LINES if metrics.drafted else _MOST_IDLE_LINES
+    return Group(*notes, _FirstThatFits(ways, most - len(notes), _speeds(run)))
 
 
 @dataclass(frozen=True, slots=True)
 class _FirstThatFits:
-    """The first of several texts that fits into one line; else the last."""
+    """The first of several ways to write lines that takes at most so many rows; else the last. bars: below the first
+    line.
+    """
 
-    texts: Sequence[str]
-    style: str = ""
+    ways: Sequence[Sequence[str]]
+    most: int
+    bars: Sequence[Text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        fitting = (text for text in self.texts if cell_len(text) <= options.max_width)
-        yield Text(next(fitting, self.texts[-1]), self.style)
+        for lines in self.ways:
+            first, *rest = texts = [Text(line, "" if i else "bold") for i, line in enumerate(lines)]
+            if sum(len(text.wrap(console, options.max_width)) for text in texts) <= self.most:
+                break
+        yield from (first, *self.bars, *rest)
 
 
 def _shortened(line: str, run: RunRecord) -> str:
-    """A line in fewer words, for narrow screens."""
-    return line.replace(f" ({run.undrafted})", "").replace("the target alone", "alone")
+    """A headline in fewer words, for narrow terminals."""
+    for words, fewer in (
+        (f" ({run.undrafted})", ""),
+        ("the target alone", "alone"),
+        (" tokens/s with drafts", " tokens/s"),
+    ):
+        line = line.replace(words, fewer)
+    return line
 
 
 def _without_models(settings: RecordedSettings) -> str:
