@@ -64,9 +64,10 @@ def run_report(run: RunRecord) -> RenderableType:
     described = [
         "; ".join(filter(None, (ended, line))) for line in (settings_line(settings), _without_models(settings))
     ]
-    seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
+    seed = [f"seed {settings.seed}"] if settings.temperature and settings.seed is not None else []
+    briefly = ", ".join([ended, *seed, *_adapters(settings)])
     ways = [[*lines, line] for lines in shown for line in described]
-    ways += [[*lines[:-1], f"{lines[-1]}; {ended}{seed}"] for lines in shown if lines]
+    ways += [[*lines[:-1], f"{lines[-1]}; {briefly}"] for lines in shown if lines]
     most = _MOST_LINES if metrics.drafted else _MOST_IDLE_LINES
     return Group(*notes, _FirstThatFits(ways, most - len(notes), _speeds(run)))
 
@@ -277,8 +278,11 @@ def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
     elif settings.temperature is not None:
         parts.append("greedy")
     parts += ["bitwise"] if settings.bitwise else []
-    parts += [f"{name.replace('_', '-')}={files}" for name, files in settings.adapters.items() if files]
-    return ", ".join([*parts, *more])
+    return ", ".join([*parts, *_adapters(settings), *more])
+
+
+def _adapters(settings: RecordedSettings) -> list[str]:
+    return [f"{name.replace('_', '-')}={files}" for name, files in settings.adapters.items() if files]
 
 
 def _models(settings: RecordedSettings, drafter: str) -> str:
