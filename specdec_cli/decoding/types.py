@@ -289,8 +289,8 @@ class LengthPolicy:
     def observe(self, step: Step, own_time: bool = True) -> None:
         """Learn from what came of a step. own_time: whether the time it took to draft nothing is this drafter's."""
 
-    def observe_others(self, steps: int, tokens: int) -> None:
-        """Learn of steps, with so many tokens, in which this drafter wasn't asked or another one drafted."""
+    def observe_others(self, steps: int, tokens: Sequence[int]) -> None:
+        """Learn of steps, with these tokens, in which this drafter wasn't asked or another one drafted."""
 
 
 REVIEWED = 24

@@ -172,10 +172,10 @@ class AutoLength(LengthPolicy):
         self._unread = 1 + missed + step.forced
         self._apart = 0
 
-    def observe_others(self, steps: int, tokens: int) -> None:
+    def observe_others(self, steps: int, tokens: Sequence[int]) -> None:
         self._costs.skip()
         self._wait -= steps
-        self._fall_behind(tokens)
+        self._fall_behind(len(tokens))
 
     def _fall_behind(self, tokens: int) -> None:
         """So many tokens came without the draft model."""

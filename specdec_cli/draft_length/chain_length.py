@@ -28,7 +28,7 @@ class ChainLength(LengthPolicy):
         self._searched = 0
         """How many of them had their drafters look for a draft, or come before one that had."""
         self._nap, self._napping = 0, False
-        self._slept, self._missed = 0, 0
+        self._slept, self._missed = 0, list[int]()
         """Steps of the nap so far, and their tokens."""
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
@@ -51,7 +51,7 @@ class ChainLength(LengthPolicy):
         if self._slept:
             for policy in self._policies:
                 policy.observe_others(self._slept, self._missed)
-            self._slept = self._missed = 0
+            self._slept, self._missed = 0, []
 
     def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
         self._asked = place + 1
@@ -64,11 +64,12 @@ class ChainLength(LengthPolicy):
 
     def observe(self, step: Step, own_time: bool = True) -> None:
         if self._napping:
-            self._slept, self._missed = self._slept + 1, self._missed + len(step.tokens)
+            self._slept += 1
+            self._missed += [token.id for token in step.tokens]
             return
         for place, (name, policy) in enumerate(zip(self._names, self._policies, strict=True)):
             if step.drafted and name != step.source:
-                policy.observe_others(1, len(step.tokens))
+                policy.observe_others(1, [token.id for token in step.tokens])
             elif place < self._asked:
                 policy.observe(step, own_time=self._searched == place + 1)
                 self.why = policy.why or self.why

@@ -6,7 +6,7 @@ from fakes import Counting, FakeTarget, Recurring, run, tokens_of
 from timed import FREE, Timed
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import Candidate, Draft, LengthReason, Step
+from specdec_cli.decoding.types import Candidate, Draft, LengthReason, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength
@@ -89,6 +89,34 @@ def test_a_drafter_that_is_always_wrong_costs_little(costs):
     events = run(FakeTarget(Counting()), (1,), Wrong(), policy=policy, max_tokens=600)
     assert tokens_of(events) == list(range(2, 602))
     assert policy.speedup > 0.97
+
+
+@pytest.mark.parametrize("period", [1, 3, 20, 100])
+def test_also_where_the_text_repeats_itself(period):
+    policy = Timed(JAGGED, policy=known(JAGGED))
+    run(FakeTarget(Recurring(period)), (1,), Wrong(), policy=policy, max_tokens=1500)
+    assert policy.speedup > 0.98
+
+
+def test_a_text_that_begins_to_repeat_itself_ends_a_rest():
+    """Searches in vain have used up the budget, so that it would take some 400 steps to recover."""
+
+    def step(index, token, draft_s):
+        return Step(index, (Token(token, "", "plain"),), (), 0, (), "", draft_s, JAGGED.verify(1), 0.0, 0.0)
+
+    def rests(policy):
+        return policy.limit(8) == 0
+
+    policy = known(JAGGED)
+    for index in range(12):
+        policy.observe(step(index, index, draft_s=1.0))
+    assert rests(policy)
+    policy.observe_others(60, range(20, 80))
+    assert rests(policy), "nothing was said twice"
+    policy.observe_others(7, range(20, 27))
+    assert rests(policy)
+    policy.observe(step(80, 27, draft_s=0.0))
+    assert not rests(policy)
 
 
 @pytest.mark.parametrize(("costs", "least"), [(FLAT, 4.0), (JAGGED, 2.0)])
