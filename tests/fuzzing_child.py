@@ -1,5 +1,6 @@
 """Imported by the process from which `fuzzing` forks its children: specdec and llama.cpp, not yet started."""
 
+import atexit
 import importlib
 import os
 import pkgutil
@@ -30,6 +31,7 @@ def enter(folder: str, environment: dict[str, str], function, args) -> None:
         function(*args)
     finally:
         sys.stdout.flush()
+        atexit._run_exitfuncs()  # ends its own children, whose memory counts then
         seconds, peak = used()
         (where / "used").write_text(f"{seconds} {peak - before}")
 
@@ -41,7 +43,9 @@ def command(args: list[str]) -> None:
 
 
 def used() -> tuple[float, int]:
-    """Seconds of processor time of this process and its children, and the most memory that it has had, in bytes."""
+    """Seconds of processor time of this process and its children, and the most memory that one of them has had, in
+    bytes.
+    """
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return seconds, own.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return seconds, max(own.ru_maxrss, children.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
