@@ -28,6 +28,7 @@ from specdec_cli.decoding.types import (
     Step,
     Target,
     Token,
+    TokenLogprobs,
     Verdict,
 )
 
@@ -143,14 +144,16 @@ class _Answer:
             origin: Origin = "accepted" if i < len(accepted) else verdict.kind
             p = verdict.p[i] if verdict.p else None
             q = verdict.q[i] if i < len(verdict.q) else None
-            tokens.append(Token(token, self._add(token), origin, p, q))
+            logprobs = verdict.logprobs[i] if verdict.logprobs else None
+            tokens.append(Token(token, self._add(token), origin, p, q, logprobs))
             if reason := self._end(token):
                 return tuple(tokens), reason
         while self._constraint is not None and (forced := self._constraint.forced()) is not None:
             # A forced token needs no logits. It uses up one random number, as a draw does, so that `match` draws the
             # same with and without drafts.
             self._rng.random()
-            tokens.append(Token(forced, self._add(forced), "forced"))
+            logprobs = TokenLogprobs(0.0) if verdict.logprobs else None
+            tokens.append(Token(forced, self._add(forced), "forced", logprobs=logprobs))
             if reason := self._end(forced):
                 return tuple(tokens), reason
         return tuple(tokens), None

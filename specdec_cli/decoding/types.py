@@ -79,6 +79,16 @@ NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The target's own natural logarithms of probabilities, before temperature and cuts: a token's, and those of the
+    likeliest tokens at its position by id, the likeliest first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one verification: the draft tokens on `path` are accepted, then `token` follows. p: the target's
     probability of each of these; q: the draft's probability of the accepted ones. Both are empty in greedy decoding.
@@ -91,6 +101,8 @@ class Verdict:
     q: tuple[float, ...] = ()
     distance: float | None = None
     """For a lossy rule: the total variation between its tokens' distributions and p, summed; None: exact."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of all its tokens, if requested."""
 
     @property
     def accepted(self) -> int:
@@ -100,13 +112,18 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the answer. `text` is what can be shown with it (bytes of a split character wait for the rest)."""
+    """One token of the answer. `text` is what can be shown with it (bytes of a split character wait for the rest).
+
+    p, q: its probability as the target and the draft sample; None in greedy decoding. logprobs: if requested; a forced
+    token has the probability 1.
+    """
 
     id: int
     text: str
     origin: Origin
     p: float | None = None
     q: float | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +180,21 @@ class Done:
 Event: TypeAlias = Prefill | Step | Done
 
 
-class Drafter(Protocol):
+class Proposer(Protocol):
+    """What a program's own drafter needs at least."""
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        """Up to `budget` tokens to follow `context` (prompt and answer so far; its last token is the pending one)."""
+        ...
+
+
+class Drafter(Proposer, Protocol):
     """Proposes tokens. Any exception it raises ends speculation, never the answer."""
 
     name: str
 
     def start(self, prompt: Sequence[int]) -> int:
         """Forget everything and read the prompt. Returns how many tokens a model had to decode."""
-
-    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        """Up to `budget` tokens to follow `context` (prompt and answer so far; its last token is the pending one)."""
 
     def observe(self, step: Step) -> None:
         """Rewind to what was committed, and learn from it. Called for every step but the first, even before `start`."""

@@ -66,6 +66,9 @@ class TraceFile:
 def event_json(event: Event) -> dict[str, Any]:
     """An event as a trace stores it."""
     fields = msgspec.to_builtins(event)
+    for token in fields.get("tokens", ()) if isinstance(event, Step) else ():
+        if token["logprobs"] is None:
+            del token["logprobs"]
     given = {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
     return {"event": type(event).__name__.lower(), **given}
 

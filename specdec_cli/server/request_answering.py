@@ -1,9 +1,8 @@
-"""Runs requests as scheduler jobs and passes their events to asyncio, with log probabilities if requested."""
+"""Runs requests as scheduler jobs and passes their events to asyncio, with log-probabilities if requested."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -13,14 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
 from specdec_cli.constraints.grammar_state import matcher_of
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.options import SamplingOptions
-from specdec_cli.decoding.sampling import Row, StandardSampler
-from specdec_cli.decoding.types import AcceptRule, Draft, Event, Prefill, Rows, Step, Token, Verdict
+from specdec_cli.decoding.types import Event, Prefill, Step, Token
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.options import SamplingParams
@@ -38,7 +33,6 @@ _LARGE_GRAMMARS = 2
 """Large grammars in use at a time: each may take a hundred megabytes."""
 _LONGEST_PIECE = 64
 """Bytes of text that any token may stand for: special tokens have no bytes of their own."""
-_PLAIN = StandardSampler(SamplingOptions())
 
 
 class TokenLogprob(NamedTuple):
@@ -301,20 +295,14 @@ class _EventQueue:
 
 def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQueue) -> None:
     """Generate a choice in a slot."""
-    rules: list[LogprobRule] = []
-
-    def with_logprobs(rule: AcceptRule) -> AcceptRule:
-        rules.append(LogprobRule(rule, session.models.target.model.piece, body.n_logprobs or 0))
-        return rules[-1]
-
+    piece = session.weights.target.model.piece
     try:
-        wrap_rule = None if body.n_logprobs is None else with_logprobs
-        answer = session.start(list(choice.prompt), choice.sampling, body.speculation(), wrap_rule=wrap_rule)
+        answer = session.start(list(choice.prompt), choice.sampling, body.speculation())
         choice.result = answer.result
         for event in answer:
             if isinstance(event, Prefill):
                 continue
-            places = rules[-1].taken(event.tokens) if rules and isinstance(event, Step) else None
+            places = _places(event.tokens, piece) if isinstance(event, Step) else None
             choice.logprobs += places or ()
             queue.put(ChoiceEvent(choice, event, places))
         queue.end()
@@ -322,35 +310,12 @@ def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQu
         queue.end(error)
 
 
-class LogprobRule:
-    """An acceptance rule that records the probabilities of the tokens it accepts. most: how many of the likeliest
-    tokens to record at each position.
-    """
-
-    def __init__(self, rule: AcceptRule, piece: Callable[[int], bytes], most: int) -> None:
-        self._rule, self._piece, self._most = rule, piece, most
-        self._places: list[TokenLogprob] = []
-
-    def __call__(self, draft: Draft, rows: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
-        verdict = self._rule(draft, rows, sampler, rng)
-        nodes = [-1, *verdict.path]
-        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
-        self._places = [self._place(rows[node + 1], token) for node, token in zip(nodes, tokens, strict=True)]
-        return verdict
-
-    def taken(self, tokens: Sequence[Token]) -> list[TokenLogprob]:
-        """The probabilities of a step's tokens: a prefix of the last verdict's, because an answer may end within it. A
-        forced token has no logits and gets the probability 1.
-        """
-        forced = [TokenLogprob(self._piece(token.id), 0.0, []) for token in tokens if token.origin == "forced"]
-        return [*self._places[: len(tokens) - len(forced)], *forced]
-
-    def _place(self, row: Row, token: int) -> TokenLogprob:
-        best = row.max()
-        mass = math.log(np.exp(row - best).sum(dtype=np.float64))
-        ids = _PLAIN.likeliest(row, self._most)[0] if self._most else []
-
-        def logprob(token: int) -> float:
-            return float(row[token] - best) - mass
-
-        return TokenLogprob(self._piece(token), logprob(token), [(self._piece(id), logprob(id)) for id in ids])
+def _places(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> list[TokenLogprob] | None:
+    """The log-probabilities of tokens, if requested."""
+    if any(token.logprobs is None for token in tokens):
+        return None
+    return [
+        TokenLogprob(piece(token.id), found.logprob, [(piece(each), logprob) for each, logprob in found.top])
+        for token in tokens
+        if (found := token.logprobs)
+    ]

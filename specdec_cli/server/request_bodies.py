@@ -119,7 +119,8 @@ class Body(Struct):
         seed = seed if self.seed is None else self.seed
         seed = None if seed is None else (seed + choice) % 2**63
         most = self.most_tokens or most
-        return SamplingParams(seed=seed, max_tokens=most, stop=stop, grammar=self.grammar, **self.options)
+        own = {"grammar": self.grammar, "logprobs": self.n_logprobs, **self.options}
+        return SamplingParams(seed=seed, max_tokens=most, stop=stop, **own)
 
     @property
     def most_tokens(self) -> int | None:
