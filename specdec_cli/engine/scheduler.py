@@ -67,7 +67,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     A pass of a draft model runs once no job can continue without one. A pass of the target runs once all jobs wait for
     it, so that it verifies all drafts together. Prompts are read in pieces in between; a pass takes as many prompt
-    tokens as it would of a single prompt.
+    tokens as it would of a single prompt. A prompt that several jobs have is read once.
     """
 
     def __init__(
@@ -162,13 +162,20 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                     self._changed.wait()
                 if self._closing and not self.jobs:
                     return False
-                admitted = [self._take(self.waiting.popleft()) for _ in range(min(len(self._free), len(self.waiting)))]
-            for job in admitted:
+                job = next(filter(self._may_begin, self.waiting), None) if self._free else None
+                if job is not None:
+                    self.waiting.remove(job)
+                    self._take(job)
+            if job is not None:
                 self._go_on(job)
-            if self.jobs:
+            elif self.jobs:
                 return True
 
-    def _take(self, job: Job) -> Job:
+    def _may_begin(self, job: Job) -> bool:
+        """Whether no other job is reading the same prompt, which can be copied from there afterwards."""
+        return not any(other.reads_prompt and other.prompt == job.prompt for other in self.jobs)
+
+    def _take(self, job: Job) -> None:
         """Give a job a free slot: the one with the longest common prefix, if that is half of its text; otherwise the
         one unused for longest. A prefix in another slot is copied from there.
         """
@@ -180,7 +187,6 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         job.slot, job.run = slot, greenlet(lambda _rows: job.work(slot))
         self.jobs.append(job)
         self._load.answers = len(self.jobs)
-        return job
 
     def _go_on(self, job: Job, rows: Any = None, error: BaseException | None = None) -> None:
         """Run a job until it needs a pass or has ended."""

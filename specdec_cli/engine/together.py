@@ -36,29 +36,34 @@ class Together:
         prompts: Sequence[Prompt],
         settings: Settings,
         tokenize: Callable[[Prompt], list[int]],
-        start: Callable[[Session, list[int]], Generation],
+        start: Callable[[Session, list[int], int], Generation],
         parallel: int,
+        n: int,
     ) -> list[GenerationResult]:
-        """The answers, in the order of the prompts. start: starts one in a session, with a prompt's tokens.
+        """The answers, `n` to each prompt, in the order of the prompts. start: starts one in a session, with a prompt's
+        tokens and the number of the answer to it.
 
         Raises UsageError on settings with which answers can't share passes, SpecdecError if memory is short.
         """
         if parallel < 1:
             raise UsageError(f"parallel={parallel} is below 1", "Set it to the number of answers to compute at once.")
+        if n < 1:
+            raise UsageError(f"n={n} is below 1", "Set it to the number of answers to each prompt.")
         require_chains(settings)
-        found = [GenerationResult(settings, settings.seed or 0, []) for _ in prompts]
-        n_ctx = 1
-        for result, prompt in zip(found, prompts, strict=True):
+        found, n_ctx = list[GenerationResult](), 1
+        for prompt in prompts:
+            tokens, failed = list[int](), None
             try:
-                result.prompt = tokenize(prompt)
-                n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(result.prompt), self._model, None).n_ctx)
+                tokens = tokenize(prompt)
+                n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(tokens), self._model, None).n_ctx)
             except SpecdecError as error:
-                result.error = error
+                failed = error
+            found += [GenerationResult(settings, settings.seed or 0, tokens, error=failed) for _ in range(n)]
         done = Semaphore(0)
 
         def work(number: int, session: Session) -> None:
             try:
-                answer = start(session, found[number].prompt)
+                answer = start(session, found[number].prompt, number % n)
                 found[number] = answer.result
                 for _ in answer:
                     pass
