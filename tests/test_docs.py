@@ -113,3 +113,9 @@ def test_readme_and_site_list_every_page():
     assert pages <= set(re.findall(r"docs/[\w-]+\.md", navigation)) & set(re.findall(r"docs/[\w-]+\.md", readme))
     groups = re.findall(r'"(\w+)" = \[', navigation)
     assert groups == re.findall(r"^- \*\*(\w+):?\*\*", readme, re.MULTILINE)
+
+
+def test_the_reference_is_that_of_the_docstrings():
+    """`python docs/reference.py` makes it again."""
+    reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    assert reference["PAGE"].read_text("utf-8") == reference["page"]()

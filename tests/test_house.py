@@ -103,6 +103,7 @@ def test_no_files_import_each_other():
         ("llguidance", {"constraints"}),
         ("gguf", {"make_drafts"}),
         ("torch", {"make_drafts"}),
+        ("llm", {"llm_models"}),
         ("starlette", {"server"}),
         ("uvicorn", {"server"}),
     ],

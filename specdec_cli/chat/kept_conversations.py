@@ -12,10 +12,10 @@ from typing import Literal
 
 import platformdirs
 
-from specdec_cli.chat.conversation import Conversation, ReadText
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import model_loading
 from specdec_cli.engine.contexts import ModelContext
+from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
 from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import identity
@@ -30,8 +30,8 @@ class KeptMessage:
 
 @dataclass(frozen=True, slots=True)
 class KeptConversation:
-    """text, tokens, marks: what the models had read of it (see chat/conversation.py), checked by `checksum`. caches: by
-    role, the model file and the build of llama.cpp that wrote the cache. checksums: by role, that of the cache's file.
+    """text, tokens, marks: what the models had read of it, checked by `checksum`; see engine/conversation.py. caches:
+    by role, the model file and the build of llama.cpp that wrote the cache. checksums: by role, that of its file.
     """
 
     messages: tuple[KeptMessage, ...]

@@ -44,9 +44,9 @@ def chat(
             f"{pair.target_path.name} has no chat template: it can only continue text",
             "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
         )
-    from specdec_cli.chat.conversation import Conversation
     from specdec_cli.cli.chat_session import ChatSession, turns
     from specdec_cli.cli.prompt_input import asked_prediction
+    from specdec_cli.engine.conversation import Conversation
     from specdec_cli.engine.engine import one_session
     from specdec_cli.engine.options import SpeculativeConfig
     from specdec_cli.llama.interrupt import Interrupt

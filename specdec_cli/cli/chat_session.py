@@ -13,7 +13,6 @@ from rich.console import RenderableType
 
 from specdec_cli import drafters
 from specdec_cli.chat import kept_conversations
-from specdec_cli.chat.conversation import Conversation
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts, show_answer
 from specdec_cli.cli.prompt_input import read_file
@@ -24,6 +23,7 @@ from specdec_cli.display.run_report import alone_line, turn_line
 from specdec_cli.display.tables import lines_table
 from specdec_cli.display.terminal import raw, status_line
 from specdec_cli.engine.config import Settings, check_value
+from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.options import flag_of, name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt

@@ -63,13 +63,33 @@ _OURS: dict[str, type[DrafterSpec]] = {
 }
 
 
+_GIVEN: dict[str, tuple[object, PluginSpec]] = {}
+"""Drafters that the program has passed."""
 HEADS = ("mtp", "eagle3", "medusa")
 """Drafters that read the target's hidden rows."""
 
 
 def names() -> list[str]:
     """Every available drafter, built-in ones first."""
-    return [*_OURS, *sorted(set(_foreign()) - set(_OURS))]
+    return [*_OURS, *sorted({*_foreign(), *_GIVEN} - set(_OURS))]
+
+
+def register(drafter: object) -> str:
+    """The name of a drafter that the program passes: its own `name`, or its type's, with a number if that is taken.
+    Raises UsageError if it isn't a drafter.
+    """
+    name = str(getattr(drafter, "name", "") or getattr(drafter, "__name__", "") or type(drafter).__name__)
+    if taken := next((known for known, (other, _) in _GIVEN.items() if other is drafter), ""):
+        return taken
+    if re.search("[+<>]", name) or name in ("auto", *_OURS, *_foreign()):
+        raise UsageError(f"a drafter can't have the name {name!r}", "Give it another name, without +, < and >.")
+    number = sum(re.sub(r"-\d+$", "", known) == name for known in _GIVEN)
+    name = f"{name}-{number + 1}" if number else name
+    try:
+        _GIVEN[name] = drafter, PluginSpec.of_object(name, drafter)
+    except RuntimeError as error:
+        raise UsageError(f"{name} can't be used as a drafter: {error}", "Give it a method propose.") from None
+    return name
 
 
 @cache
@@ -80,6 +100,8 @@ def spec(name: str) -> type[DrafterSpec] | PluginSpec:
     name = name.partition("<")[0]
     if name in _OURS:
         return _OURS[name]
+    if name in _GIVEN:
+        return _GIVEN[name][1]
     entry = _foreign().get(name)
     if entry is None:
         raise UsageError(f"there is no drafter {name!r}", f"Drafters: {', '.join(names())}.")

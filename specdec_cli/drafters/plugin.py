@@ -1,4 +1,4 @@
-"""Drafters from other packages. Their code may do anything, so it can't reach the state of the answer.
+"""Drafters from other packages and programs. Their code may do anything, so it can't reach the state of the answer.
 
 It gets copies, or objects that can't be written to. What it returns is checked and converted once. Whatever it raises,
 even SystemExit, becomes an ordinary exception, and the answer continues without the drafter (`decoding.guard`).
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class PluginSpec:
-    """What a package's class declares; see `DrafterSpec`. guess: None if it has no such method."""
+    """What a package's class or a program's object declares; see `DrafterSpec`. guess: None if it has none."""
 
     name: str
     needs_model: bool
@@ -47,6 +47,13 @@ class PluginSpec:
     def load(cls, entry: EntryPoint) -> PluginSpec:
         """Load the class of an entry point. Raises RuntimeError if it doesn't load or isn't a drafter."""
         return _called(lambda: cls._of(entry.name, entry.load()))
+
+    @classmethod
+    def of_object(cls, name: str, drafter: Any) -> PluginSpec:
+        """The spec of a drafter that a program passes: a class like those of packages, or an object with `propose`, for
+        one answer at a time. Raises RuntimeError if it is neither.
+        """
+        return _called(lambda: cls._of(name, drafter if hasattr(drafter, "create") else _Ready(drafter)))
 
     @classmethod
     def _of(cls, name: str, loaded: Any) -> PluginSpec:
@@ -65,6 +72,30 @@ class PluginSpec:
 
     def create(self, context: DrafterContext) -> PluginDrafter:
         return PluginDrafter(self, context)
+
+
+class _Ready:
+    """Creates a drafter that exists already. It may lack all methods but `propose`."""
+
+    needs_model = False
+
+    def __init__(self, drafter: Any) -> None:
+        if not callable(getattr(drafter, "propose", None)):
+            raise TypeError("it has no propose method")
+        self._drafter = drafter
+        self.token_s, self.form = getattr(drafter, "token_s", 0.0), getattr(drafter, "form", DraftForm.KNOWN)
+        self.propose = drafter.propose
+
+    def create(self, _context: DrafterContext) -> _Ready:
+        return self
+
+    def start(self, prompt: Sequence[int]) -> int:
+        start = getattr(self._drafter, "start", None)
+        return start(prompt) if start else 0
+
+    def observe(self, step: Step) -> None:
+        if observe := getattr(self._drafter, "observe", None):
+            observe(step)
 
 
 class PluginDrafter:

@@ -15,7 +15,8 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, fill, options_of
-from specdec_cli.decoding.rules import REPRODUCIBLE, RULES
+from specdec_cli.decoding.rules import REPRODUCIBLE, RULES, keeps_greedy
+from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.engine.options import AUTO, KINDS, OPTIONS, ModelOptions, SamplingParams, SpeculativeConfig
 from specdec_cli.llama.placement import Placement
 
@@ -90,6 +91,10 @@ class DrafterChain:
 class Options(SamplingParams, SpeculativeConfig, ModelOptions):
     """All options; None if not set."""
 
+    if TYPE_CHECKING:  # drafters and rules have names here, also the user's own
+        drafter: str = AUTO
+        accept: str = ""
+
 
 @dataclass(frozen=True)
 class Settings(Options):
@@ -104,6 +109,8 @@ class Settings(Options):
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         if "" in self.stop:
             raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise UsageError(f"logprobs cannot be {self.logprobs}", "Give the number of likely tokens, 0 or more.")
         _ = self.placements
         _check_length(self)
         _check_lookahead(self)
@@ -126,12 +133,13 @@ class Settings(Options):
 
     @property
     def adapts(self) -> bool:
-        return self.draft_tokens == AUTO and self.drafter != "none"
+        return self.draft_tokens == AUTO and self.drafter != "none" and self.length_policy is None
 
     @property
     def reproduces(self) -> bool:
         """Whether an answer has exactly the tokens of the target alone with the same seed."""
-        return self.temperature == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
+        greedy = self.temperature == 0 and keeps_greedy(self.accept)
+        return greedy or self.drafter == "none" or self.accept in REPRODUCIBLE
 
     @property
     def drafted_branches(self) -> int:
@@ -241,7 +249,8 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
 @cache
 def types() -> dict[str, Any]:
     """The types of all options, by name."""
-    return get_type_hints(Options, localns={"Grammar": Grammar})
+    named = {"Proposer": str, "AcceptRule": str, "type": str}
+    return get_type_hints(Options, localns={"Grammar": Grammar, "LengthPolicy": LengthPolicy, **named})
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:

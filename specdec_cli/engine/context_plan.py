@@ -106,6 +106,8 @@ def _draft_tokens(settings: Settings, rewinds: bool) -> int:
     """The longest draft. rewinds: whether the target does; else its snapshots are the limit."""
     if settings.drafter == "none":
         return 0
+    if settings.length_policy is not None:
+        return LONGEST if rewinds else MAX_SNAPSHOTS
     if settings.draft_tokens != AUTO:
         return settings.draft_tokens
     longest = max(drafters.form(name).longest for name in settings.chain.names) if rewinds else MAX_SNAPSHOTS

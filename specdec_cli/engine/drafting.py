@@ -47,6 +47,8 @@ class Drafting:
         """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
+        if settings.length_policy is not None:
+            return settings.length_policy
         if not settings.adapts:
             return self._fixed(settings)
         names = self._usable(settings)

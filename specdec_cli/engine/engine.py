@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from threading import Lock
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, cast, overload
 
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.engine.model_pair import ModelPair, check_pair
 from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
@@ -17,6 +20,7 @@ from specdec_cli.engine.prompt import Prompt, is_list_of_prompts
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.engine.together import PARALLEL, Together
 from specdec_cli.engine.weights import Weights
+from specdec_cli.gguf.chat_template import template_of
 from specdec_cli.llama.interrupt import Interrupt
 
 _Given = ParamSpec("_Given")
@@ -103,6 +107,20 @@ class Engine(AbstractContextManager["Engine"]):
         system: str | None = None,
         raw: bool = False,
         parallel: int = PARALLEL,
+        n: int = 1,
+    ) -> list[GenerationResult]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        parallel: int = PARALLEL,
+        n: int,
     ) -> list[GenerationResult]: ...
 
     def generate(
@@ -114,22 +132,31 @@ class Engine(AbstractContextManager["Engine"]):
         system: str | None = None,
         raw: bool = False,
         parallel: int = PARALLEL,
+        n: int | None = None,
     ) -> GenerationResult | list[GenerationResult]:
         """The answer to a prompt. Takes the arguments and raises the errors of `stream`.
 
-        For a list of prompts, their answers in order, computed together, at most `parallel` at a time. If one fails,
-        its result has the `error`, and the others go on. Shared passes round differently from those of a single answer,
-        so a near-tie may turn out differently.
+        For a list of prompts, their answers in order; with `n`, so many to each prompt, which is read only once, with
+        the seeds seed, seed + 1 and so on. They are computed together, at most `parallel` at a time. If one fails, its
+        result has the `error`, and the others go on. Shared passes round differently from those of a single answer, so
+        a near-tie may turn out differently.
         """
         session = self._idle_session()
         try:
-            if is_list_of_prompts(prompt):
+            if (several := is_list_of_prompts(prompt)) or n is not None:
+                settings = session.settings_of(sampling, speculative)
+
+                def start(slot: Session, tokens: list[int], number: int) -> Generation:
+                    seed = None if settings.seed is None else (settings.seed + number) % 2**63
+                    return slot.start(tokens, replace(sampling or SamplingParams(), seed=seed), speculative)
+
                 return self._together.answers(
-                    prompt,
-                    session.settings_of(sampling, speculative),
+                    cast(Sequence[Prompt], prompt if several else [prompt]),
+                    settings,
                     lambda each: session.tokenize(each, system=system, raw=raw),
-                    lambda slot, tokens: slot.start(tokens, sampling, speculative),
+                    start,
                     parallel,
+                    1 if n is None else n,
                 )
             return session.generate(cast(Prompt, prompt), sampling, speculative, system=system, raw=raw)
         finally:
@@ -166,6 +193,22 @@ class Engine(AbstractContextManager["Engine"]):
             yield from answer
         finally:
             self._idle.append(session)
+
+    def chat(
+        self,
+        system: str | None = None,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+    ) -> Conversation:
+        """A conversation in a session of its own, which keeps its messages and reads no token twice. system: the system
+        message. Raises UsageError if the target has no chat template.
+        """
+        if template_of(self.pair.target) is None:
+            raise UsageError("a conversation needs a chat template", "Use generate or stream with a text.")
+        conversation = Conversation(self.session())
+        conversation.system = system
+        conversation.go_by(sampling, speculative)
+        return conversation
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """A prompt's tokens. Takes the arguments and raises the errors of `stream`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
@@ -49,6 +51,8 @@ class GenerationResult:
     undrafted: str = ""
     error: SpecdecError | None = None
     """What ended an answer to one prompt of a list."""
+    _repr_html_: ClassVar[Callable[[GenerationResult], str]]
+    """For notebooks; `api` sets it."""
 
     @property
     def tokens(self) -> list[int]:
@@ -71,7 +75,8 @@ class GenerationResult:
     @property
     def lossless(self) -> bool:
         """Whether the answer has the target's own distribution."""
-        return self.settings.reproduces or self.settings.accept not in LOSSY
+        exact = self.settings.accept not in LOSSY and self.metrics.distance_per_token is None
+        return exact or self.settings.reproduces
 
     def add(self, event: Event) -> None:
         self.metrics.add(event)

@@ -13,6 +13,7 @@ from specdec_cli.decoding.options import SamplingOptions, option, options_of
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
+    from specdec_cli.decoding.types import AcceptRule, LengthPolicy, Proposer
 
 AUTO: Literal["auto"] = "auto"
 MAX_BRANCHES = 64
@@ -89,13 +90,17 @@ class ModelOptions:
 class SpeculativeConfig:
     """How tokens are drafted and accepted. None: the engine's setting.
 
-    drafter: a name from `specdec drafters`, several, such as "ngram+model", or "auto". draft_tokens: per step, or
-    "auto". accept: "rejection", "coupled" or "match", which are exact, or "typical", which isn't. prediction: a text
-    that the answer mostly repeats, for drafters with ngram. The other fields are the options of `specdec run` with the
-    same names.
+    drafter: a name from `specdec drafters`, several, such as "ngram+model", or "auto"; or a drafter of your own.
+    draft_tokens: per step, or "auto". accept: "rejection", "coupled" or "match", which are exact, or "typical", which
+    isn't; or a rule of your own. prediction: a text that the answer mostly repeats, for drafters with ngram.
+    length_policy: decides how much to draft, instead of `draft_tokens`. The other fields are the options of
+    `specdec run` with the same names.
+
+    Your own drafter or rule is replaced by the name that it has in this process from then on, which `compare` takes,
+    too. An object drafts for one answer at a time; pass its class to have one created for each.
     """
 
-    drafter: str = _speculation(
+    drafter: str | Proposer | type = _speculation(  # noqa: RUF009
         AUTO,
         "Drafter: model, ngram, none ... (see specdec drafters).\n"
         "ngram and lookahead need no model; self is a copy of the target made by specdec draft; ngram+model and "
@@ -125,7 +130,7 @@ class SpeculativeConfig:
     lookahead: str = _speculation(
         "4:3:4", "For --drafter lookahead: window, n-gram size, n-grams to verify at once.", metavar="W:N:G"
     )
-    accept: str = _speculation(
+    accept: str | AcceptRule = _speculation(  # noqa: RUF009
         "rejection",
         "How drafts are accepted: rejection (accepts most), coupled or match (with a seed, the same text as the "
         "target alone); typical is LOSSY: faster, but a different distribution.",
@@ -138,6 +143,17 @@ class SpeculativeConfig:
         (), "A file or folder, such as your code base, that ngram also drafts from; may be repeated.", metavar="PATH"
     )
     prediction: str | None = None
+    length_policy: LengthPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.drafter, str | None):
+            from specdec_cli import drafters
+
+            object.__setattr__(self, "drafter", drafters.register(self.drafter))
+        if not isinstance(self.accept, str | None):
+            from specdec_cli.decoding import rules
+
+            object.__setattr__(self, "accept", rules.register(self.accept))
 
 
 @dataclass(frozen=True)
@@ -145,7 +161,8 @@ class SamplingParams(SamplingOptions):
     """How an answer is sampled, and what ends it. None: the engine's setting.
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repeat_penalty 1 are off. seed: 0 or more. max_tokens: the
-    answer's limit. stop: strings that end it. grammar: constrains it.
+    answer's limit. stop: strings that end it. grammar: constrains it. logprobs: give each token the target's own
+    log-probability, and those of so many of the likeliest tokens at its position.
     """
 
     seed: int | None = _sampling(
@@ -167,6 +184,7 @@ class SamplingParams(SamplingOptions):
     )
     stop: str | tuple[str, ...] = ()
     grammar: Grammar | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Leave unset fields None: they are the engine's."""

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from specdec_cli import drafters
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Divergence, Transcript, first_difference
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.logprobs import with_logprobs
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval
@@ -65,6 +67,7 @@ class Session(AbstractContextManager["Session"]):
         self.clock: Callable[[], float] = perf_counter
         """The clock that times answers, in seconds."""
         self._accept = accept
+        self.in_use = _InUse()
         self.answers = 0
         """How many answers have started. Starting one ends the one before it."""
         self.latest: Generation | None = None
@@ -184,6 +187,8 @@ class Session(AbstractContextManager["Session"]):
         """
         settings = settings or self.settings
         rule = rules.RULES[settings.accept]
+        if settings.logprobs is not None:
+            rule = with_logprobs(rule, settings.logprobs)
         self.answers = mine = self.answers + 1
         target = self.models.target
         sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
@@ -246,6 +251,20 @@ class Session(AbstractContextManager["Session"]):
         self.models.close()
 
 
+class _InUse:
+    """Held by the thread that computes in a session. Another one gets an error instead of waiting."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise SpecdecError("another thread uses this session", "Open one for each thread: engine.session().")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Generation:
     """An answer to iterate over. Afterwards `result` is complete; after an error it holds what was generated so far."""
 
@@ -272,18 +291,24 @@ class Generation:
         session, result = self._session, self.result
         if result.metrics.history:
             raise RuntimeError("an answer can be iterated over only once")
-        self.prepare()
-        models, known = session.models, session.notes
-        models.reuse(self._reuse)
-        if self._like is None:
-            session.latest = self
-        else:
-            models.return_to(result.prompt, self._like.result.cached_tokens)
-        result.notes += known[len(session.pair.notes) :]
-        answer = session.events(result.prompt, result.seed, result.settings, self._wrap_rule)
-        number = session.answers + 1
+        models = session.models
+        with session.in_use:
+            self.prepare()
+            known = session.notes
+            models.reuse(self._reuse)
+            if self._like is None:
+                session.latest = self
+            else:
+                models.return_to(result.prompt, self._like.result.cached_tokens)
+            result.notes += known[len(session.pair.notes) :]
+            answer = session.events(result.prompt, result.seed, result.settings, self._wrap_rule)
+            number = session.answers + 1
         try:
-            for event in answer:
+            while True:
+                with session.in_use:
+                    event = next(answer, None)
+                if event is None:
+                    break
                 result.add(event)
                 yield event
         finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -122,6 +122,8 @@ class ComparisonResult:
     when: str = ""
     command: str = ""
     trials: tuple[Trial, ...]
+    _repr_html_: ClassVar[Callable[[ComparisonResult], str]]
+    """For notebooks; `api` sets it."""
 
     @classmethod
     def from_json(cls, text: bytes | str) -> ComparisonResult:

@@ -6,10 +6,10 @@ import pytest
 import tiny
 from serving import TEMPLATE
 
-from specdec_cli.chat.conversation import Conversation
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.llama.context import LlamaContext

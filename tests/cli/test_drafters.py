@@ -48,9 +48,9 @@ def install(tmp_path, monkeypatch):
 
 
 def example() -> tuple[str, str]:
-    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    code = next(code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "AgainDrafter" in code)
     entry = re.search(r'specdec\.drafters"\]\n(.*?)\n```', PAGE, re.DOTALL)[1]
-    assert "class AgainDrafter" in code and code.count("\n") < 40
+    assert code.count("\n") < 40
     return code, entry.replace(chr(34), "")  # as an installer writes it
 
 

@@ -13,12 +13,12 @@ from engines import open_session
 
 from specdec_cli import SamplingParams
 from specdec_cli.chat import kept_conversations
-from specdec_cli.chat.conversation import Conversation
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine import pass_costs as kept_costs
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.adapter import Adapter

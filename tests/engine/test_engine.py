@@ -1,6 +1,8 @@
 """The library: answers, streams, conversations, what is read again and what is not."""
 
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +19,13 @@ PROMPT = "def median(values):\n"
 SHORT = SamplingParams(max_tokens=24)
 FIXED = SpeculativeConfig(draft_tokens=4)
 ALONE = SpeculativeConfig(drafter="none")
-PAGE = (Path(__file__).parents[2] / "docs" / "python-api.md").read_text("utf-8")
+EXAMPLES = [
+    pytest.param(code, id=f"{page}-{number}")
+    for page in ("python-api.md", "plugins.md")
+    for number, code in enumerate(
+        re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / page).read_text("utf-8"), re.DOTALL)
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +46,19 @@ def passes(session):
     return counts
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
-def test_the_examples_of_the_page_run(code):
-    exec(compile(code, "python-api.md", "exec"), {})
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_examples_of_the_pages_run(code):
+    exec(compile(code, "example", "exec"), {})
+
+
+def test_the_examples_of_the_pages_are_typed(tmp_path):
+    """As a user's program is checked: strictly, against the package's own types."""
+    for number, example in enumerate(EXAMPLES):
+        (tmp_path / f"example_{number}.py").write_text(example.values[0])
+    untyped = ["--allow-untyped-defs", "--allow-untyped-calls"]  # the pages leave out annotations
+    checked = [sys.executable, "-m", "mypy", "--strict", *untyped, "--cache-dir", tmp_path / "cache", tmp_path]
+    done = subprocess.run(checked, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_package_offers_what_it_names():

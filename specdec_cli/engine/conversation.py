@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
 from specdec_cli.engine.prompt import Message, render
 from specdec_cli.engine.session import Generation, Session
@@ -87,6 +89,31 @@ class Conversation:
         sampling, speculative = sampling or self.sampling, speculative or self.speculative
         self.session.settings_of(sampling, speculative)
         self.sampling, self.speculative = sampling, speculative
+
+    def say(self, text: str) -> GenerationResult:
+        """The answer to a message, which becomes a part of the conversation. Raises as `ask`."""
+        with self._kept(self.ask(text)) as answer:
+            for _ in answer:
+                pass
+        return answer.result
+
+    def stream_text(self, text: str) -> Iterator[str]:
+        """The text of the answer to a message as it comes. The message and as much of the answer as you take become
+        a part of the conversation. Raises as `ask`.
+        """
+        with self._kept(self.ask(text)) as answer:
+            yield from filter(None, map(text_of, answer))
+
+    @contextmanager
+    def _kept(self, answer: Generation) -> Iterator[Generation]:
+        """Keep an answer after the block, even if it was cut off, unless there is nothing of it."""
+        try:
+            yield answer
+        finally:
+            if answer.result.complete or answer.result.text:
+                self.keep(answer)
+            else:
+                self.messages.pop()
 
     def again(self) -> Generation:
         """Another answer to the last message. `keep` replaces the last answer with it."""

@@ -1,0 +1,50 @@
+"""Results as HTML in a notebook's cell."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from specdec_cli.decoding.types import Origin, Token
+from specdec_cli.display import comparison_html
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.measure.compare import ComparisonResult
+
+_COLOURS: dict[Origin, str] = {"accepted": "#14732d", "correction": "#965500", "bonus": "#00697d", "forced": "#6a3fa0"}
+"""With a contrast of at least 4.5 to white; on dark pages, they get lighter."""
+_CSS = "@media (prefers-color-scheme: dark) {.specdec span {filter: brightness(1.9)}}"
+_HEIGHT = 640
+
+
+def answer(result: GenerationResult) -> str:
+    """The text with each token in its colour, and a line of figures."""
+    tokens = [_token(token) for step in result.metrics.history for token in step.tokens]
+    return Markup(
+        '<div class="specdec"><style>{}</style><pre style="white-space: pre-wrap">{}</pre><small>{}</small></div>'
+    ).format(Markup(_CSS), Markup("").join(tokens), _figures(result))
+
+
+def _token(token: Token) -> Markup:
+    colour = _COLOURS.get(token.origin)
+    if not colour:
+        return Markup("{}").format(token.text)
+    underlined = "; text-decoration: underline" if token.origin == "bonus" else ""
+    style = f"color: {colour}{underlined}"
+    return Markup('<span style="{}" title="{}">{}</span>').format(style, token.origin, token.text)
+
+
+def _figures(result: GenerationResult) -> str:
+    metrics = result.metrics
+    parts = [f"{metrics.emitted} tokens"]
+    parts += [f"{metrics.tokens_per_s:.1f} tokens/s"] if metrics.tokens_per_s else []
+    if metrics.drafted and metrics.acceptance_rate is not None:
+        parts.append(f"{metrics.acceptance_rate:.0%} of draft tokens accepted")
+        parts += [f"{metrics.tokens_per_step:.2f} tokens per step"] if metrics.tokens_per_step else []
+    parts += [f"{result.speedup:.2f}x"] if result.speedup else []
+    return ", ".join(parts)
+
+
+def comparison(result: ComparisonResult) -> str:
+    """The page of a comparison, apart from the notebook's own styles."""
+    page = comparison_html.page(result)
+    style = f"width: 100%; height: {_HEIGHT}px; border: 0"
+    return Markup('<iframe style="{}" srcdoc="{}" title="comparison"></iframe>').format(style, page)

@@ -1,0 +1,134 @@
+"""Models of the `llm` tool (https://llm.datasette.io): each pair on this machine is one, `specdec/NAME`."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import llm
+from pydantic import Field
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.options import OPTIONS, SamplingParams
+from specdec_cli.gguf.chat_template import template_of
+from specdec_cli.pairs.pair_list import list_pairs
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.async_engine import AsyncEngine
+    from specdec_cli.engine.engine import Engine
+
+_PREFIX = "specdec/"
+
+
+def _option(name: str) -> Any:
+    return Field(default=None, description=OPTIONS[name].help)
+
+
+class _Options(llm.Model.Options):
+    """What `llm -o` takes; unset ones are those of the pair's profile."""
+
+    temperature: float | None = _option("temperature")
+    top_k: int | None = _option("top_k")
+    top_p: float | None = _option("top_p")
+    min_p: float | None = _option("min_p")
+    seed: int | None = _option("seed")
+    max_tokens: int | None = _option("max_tokens")
+
+
+@llm.hookimpl
+def register_models(register: Callable[..., None]) -> None:
+    """Register a model, streaming and async, for each pair that is here."""
+    for pair in list_pairs(here_only=True).pairs:
+        if pair.here == "yes":
+            register(PairModel(pair.name), AsyncPairModel(pair.name))
+
+
+class PairModel(llm.Model):
+    """A pair; its models are loaded at the first prompt, and stay."""
+
+    can_stream = True
+    Options = _Options
+
+    def __init__(self, name: str) -> None:
+        self.model_id, self._name = f"{_PREFIX}{name}", name
+
+    def execute(
+        self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
+    ) -> Iterator[str]:
+        """The text of an answer, as it comes."""
+        with _errors():
+            engine = _engine(self._name)
+            messages = _messages(engine, prompt, conversation.responses if conversation else ())
+            yield from engine.stream_text(messages, _sampling(prompt))
+
+
+class AsyncPairModel(llm.AsyncModel):
+    """The same for asyncio."""
+
+    can_stream = True
+    Options = _Options
+
+    def __init__(self, name: str) -> None:
+        self.model_id, self._name = f"{_PREFIX}{name}", name
+
+    async def execute(
+        self,
+        prompt: llm.Prompt,
+        stream: bool,
+        response: llm.AsyncResponse,
+        conversation: llm.AsyncConversation | None,
+    ) -> AsyncGenerator[str, None]:
+        """The text of an answer, as it comes."""
+        from specdec_cli.engine.generation import text_of
+
+        with _errors():
+            engine = _async_engine(self._name)
+            messages = _messages(engine.engine, prompt, conversation.responses if conversation else ())
+            async with aclosing(engine.stream(messages, _sampling(prompt))) as events:
+                async for event in events:
+                    if text := text_of(event):
+                        yield text
+
+
+@cache
+def _engine(name: str) -> Engine:
+    from specdec_cli.api import load  # which takes longer than `llm` itself
+
+    engine = load(name)
+    atexit.register(engine.close)
+    return engine
+
+
+@cache
+def _async_engine(name: str) -> AsyncEngine:
+    from specdec_cli.engine.async_engine import AsyncEngine
+
+    return AsyncEngine(_engine(name))
+
+
+def _sampling(prompt: llm.Prompt) -> SamplingParams:
+    return SamplingParams(**prompt.options.model_dump())
+
+
+def _messages(engine: Engine, prompt: llm.Prompt, before: Sequence[Any]) -> str | list[dict[str, str]]:
+    """The conversation with the prompt; only the prompt for a model that knows no conversations."""
+    if template_of(engine.pair.target) is None:
+        return str(prompt.prompt)
+    system = prompt.system or next((each.prompt.system for each in before if each.prompt.system), "")
+    messages = [{"role": "system", "content": system}] if system else []
+    for each in before:
+        messages.append({"role": "user", "content": each.prompt.prompt})
+        messages.append({"role": "assistant", "content": each.text_or_raise()})
+    return [*messages, {"role": "user", "content": prompt.prompt}]
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors as `llm` shows them."""
+    try:
+        yield
+    except SpecdecError as error:
+        raise llm.ModelError(f"{error} {error.hint or ''}".strip()) from None

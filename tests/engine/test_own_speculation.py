@@ -1,0 +1,177 @@
+"""Drafters, rules and length policies that a program passes as objects."""
+
+import numpy as np
+import pytest
+from driver import DRAFT, TARGET
+from engines import loaded
+
+from specdec_cli import (
+    Draft,
+    LengthPolicy,
+    SamplingParams,
+    SpeculativeConfig,
+    UsageError,
+    Verdict,
+    compare,
+    drafters,
+    load,
+)
+from specdec_cli.decoding import rules
+
+PROMPT = "def median(values):\n"
+SHORT = SamplingParams(max_tokens=40)
+SAMPLED = SamplingParams(max_tokens=40, temperature=0.8, seed=3)
+ALONE = SpeculativeConfig(drafter="none")
+
+
+class Copying:
+    """Proposes what followed the last token the last time."""
+
+    def __init__(self, **about):
+        self.began, self.seen = 0, []
+        self.__dict__.update(about)
+
+    def start(self, prompt):
+        self.began += 1
+
+    def propose(self, context, budget, policy):
+        assert isinstance(context, tuple)
+        for i in range(len(context) - 2, -1, -1):
+            if context[i] == context[-1]:
+                ahead = context[i + 1 : i + 1 + budget]
+                return Draft(ahead[: policy.choose([0.9] * len(ahead))])
+        return Draft()
+
+    def observe(self, step):
+        self.seen.append(step.accepted)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with loaded(target=TARGET, draft=DRAFT, threads=1) as session:
+        yield session
+
+
+@pytest.mark.parametrize("sampling", [SHORT, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("tokens", [3, "auto"])
+def test_the_text_is_the_targets_own(session, sampling, tokens):
+    mine = Copying()
+    found = session.generate(PROMPT, sampling, SpeculativeConfig(drafter=mine, draft_tokens=tokens))
+    assert found.tokens == session.generate(PROMPT, sampling, ALONE).tokens
+    assert not found.notes and mine.began == 1 and len(mine.seen) > 3
+    if tokens == 3:
+        assert 0 < sum(mine.seen) <= found.metrics.accepted  # it doesn't see the last step
+        assert set(found.metrics.sources) == {SpeculativeConfig(drafter=mine).drafter}
+
+
+def test_only_propose_is_needed_and_it_takes_part_in_chains(session):
+    class Bare:
+        def propose(self, context, budget, policy):
+            return Draft((context[-1],) * min(budget, 2))
+
+    name = SpeculativeConfig(drafter=Bare()).drafter
+    assert name.startswith("Bare") and name in drafters.names()
+    found = session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=f"{name}+model", draft_tokens=3))
+    assert found.tokens == session.generate(PROMPT, SHORT, ALONE).tokens and not found.notes
+    assert set(found.metrics.sources) == {name}
+
+
+def test_each_object_has_a_name_of_its_own():
+    first, second, named = Copying(), Copying(), Copying(name="mine")
+    names = [SpeculativeConfig(drafter=each).drafter for each in (first, second, named, first)]
+    assert names[0] == names[3] != names[1] and names[2] == "mine"
+    assert names[1].rpartition("-")[0] == names[0].partition("-")[0] == "Copying"
+
+
+@pytest.mark.parametrize(
+    ("drafter", "says"),
+    [(object(), "no propose"), (Copying(name="a+b"), "can't have the name"), (Copying(name="ngram"), "can't have the")],
+)
+def test_what_is_no_drafter_is_refused(drafter, says):
+    with pytest.raises(UsageError, match=says):
+        SpeculativeConfig(drafter=drafter)
+
+
+def test_a_class_is_made_anew_for_each_answer(session):
+    made = []
+
+    class Made(Copying):
+        needs_model = False
+
+        @classmethod
+        def create(cls, context):
+            made.append(cls())
+            return made[-1]
+
+        def start(self, prompt):
+            return 0
+
+    for _ in range(2):
+        assert not session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=Made, draft_tokens=2)).notes
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("draft", [None, (1, 2), Draft((-1,)), Draft((10**9,)), Draft(("a",))])
+def test_nonsense_ends_speculation_and_not_the_answer(session, draft):
+    class Bad:
+        def propose(self, context, budget, policy):
+            return draft
+
+    found = session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=Bad(), draft_tokens=3))
+    assert found.tokens == session.generate(PROMPT, SHORT, ALONE).tokens and "Bad" in found.notes[0]
+
+
+def test_a_rule_of_ones_own(session):
+    def refusing(draft, rows, sampler, rng):
+        return rules.RULES["match"](Draft(), rows, sampler, rng)
+
+    def lossy(draft, rows, sampler, rng):
+        return Verdict((), int(np.argmin(rows[0])), "plain", distance=1.0)
+
+    config = SpeculativeConfig(drafter="model", draft_tokens=3, accept=refusing)
+    found = session.generate(PROMPT, SHORT, config)
+    assert found.tokens == session.generate(PROMPT, SHORT, ALONE).tokens
+    assert found.metrics.drafted > 20 and found.metrics.accepted == 0 and found.lossless
+    assert config.accept == SpeculativeConfig(accept=refusing).accept == "refusing"
+
+    found = session.generate(PROMPT, SHORT, SpeculativeConfig(drafter="model", draft_tokens=3, accept=lossy))
+    assert not found.lossless and found.metrics.distance_per_token > 0.9
+    assert found.tokens != session.generate(PROMPT, SHORT, ALONE).tokens
+
+
+def test_a_length_policy_of_ones_own(session):
+    class Three(LengthPolicy):
+        def limit(self, room):
+            return min(room, 3)
+
+    config = SpeculativeConfig(drafter="model", length_policy=Three())
+    found = session.generate(PROMPT, SHORT, config)
+    assert found.tokens == session.generate(PROMPT, SHORT, ALONE).tokens
+    assert {len(step.drafted) for step in found.metrics.history[1:-3]} == {3}
+
+
+def test_they_are_compared_like_any_other():
+    class Unused:
+        def propose(self, context, budget, policy):
+            return Draft()
+
+    told = []
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        result = compare(
+            engine,
+            [PROMPT, "class Stack:\n"],
+            {
+                "mine": SpeculativeConfig(drafter=Copying(), draft_tokens=3),
+                "unused": SpeculativeConfig(drafter=Unused()),
+                "k=3": SpeculativeConfig(drafter="model", draft_tokens=3),
+            },
+            SamplingParams(max_tokens=24),
+            progress=lambda done, count: told.append((done, count)),
+        )
+        with pytest.raises(UsageError, match="no prompts"):
+            compare(engine, [])
+    assert [each.name for each in result.variants] == ["target alone", "mine", "unused", "k=3"]
+    assert result.exactness["mine"]["identical"] + result.exactness["mine"]["rounding"] == 4
+    assert told == [(number, 16) for number in range(1, 17)]
+    page = result._repr_html_()
+    assert page.startswith("<iframe") and "mine" in page and "target alone" in page

@@ -1,0 +1,216 @@
+"""What a program expects besides answers: log-probabilities, several answers, conversations, downloads, notebooks."""
+
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from driver import DRAFT, TARGET
+from engines import loaded
+from hub_pairs import BIG, NAME, SMALL, here, publish
+from hub_server import HubServer
+from serving import TEMPLATE
+
+from specdec_cli import (
+    DownloadError,
+    SamplingParams,
+    SpecdecError,
+    SpeculativeConfig,
+    Step,
+    UsageError,
+    check,
+    load,
+    pull,
+    tune,
+)
+from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.llama.interrupt import Interrupt
+
+PROMPT = "def median(values):\n"
+FIXED = SpeculativeConfig(draft_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
+        yield session
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_log_probabilities_are_the_targets_own(session, temperature):
+    rows = []
+
+    def watching(rule):
+        def judge(draft, logits, sampler, rng):
+            rows.append(np.array(logits[0], dtype=np.float64))
+            return rule(draft, logits, sampler, rng)
+
+        return judge
+
+    sampling = SamplingParams(temperature=temperature, max_tokens=20, seed=1, logprobs=3)
+    found = [token for step in session.generate(PROMPT, sampling).metrics.history for token in step.tokens]
+    alone = session.start(PROMPT, sampling, SpeculativeConfig(drafter="none"), wrap_rule=watching)
+    own = [token.id for event in alone if isinstance(event, Step) for token in event.tokens]
+    assert [token.id for token in found] == own and len(rows) == 20
+    for token, row in zip(found, rows, strict=True):
+        expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        assert token.logprobs.logprob == pytest.approx(expected[token.id], abs=0.01)
+        assert [each for each, _ in token.logprobs.top] == np.argsort(-row)[:3].tolist()
+        assert [p for _, p in token.logprobs.top] == pytest.approx(np.sort(expected)[::-1][:3], abs=0.01)
+
+
+def test_whoever_does_not_ask_gets_none(session):
+    history = session.generate(PROMPT, SamplingParams(max_tokens=4)).metrics.history
+    assert all(token.logprobs is None for step in history for token in step.tokens)
+    with pytest.raises(UsageError, match="logprobs"):
+        session.generate(PROMPT, SamplingParams(logprobs=-1))
+
+
+def test_several_answers_to_a_prompt_read_it_once(tmp_path):
+    model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
+    prompt, sampling = [*range(5, 25)] * 20, SamplingParams(temperature=1.0, seed=7, max_tokens=12)
+    with load(target=model, threads=1, speculative=SpeculativeConfig(drafter="ngram", draft_tokens=3)) as engine:
+        found = engine.generate(prompt, sampling, n=4)
+        alone = [engine.generate(prompt, SamplingParams(temperature=1.0, seed=7 + i, max_tokens=12)) for i in range(4)]
+        assert [each.tokens for each in found] == [own.tokens for own in alone]
+        assert [each.seed for each in found] == [7, 8, 9, 10]
+        assert found[0].metrics.prompt_tokens == 400 and sum(each.metrics.prompt_tokens for each in found[1:]) < 60
+        lists = engine.generate([prompt, prompt[:9]], SamplingParams(max_tokens=3), n=2)
+        assert [len(each.prompt) for each in lists] == [400, 400, 9, 9]
+        with pytest.raises(UsageError, match="n=0"):
+            engine.generate(prompt, n=0)
+
+
+def test_a_conversation_keeps_its_messages_and_reads_nothing_twice(tmp_path):
+    paths = [tiny.write(tmp_path / f"{role}.gguf", "llama", chat_template=TEMPLATE) for role in ("target", "draft")]
+    with load(target=paths[0], draft=paths[1], threads=1, sampling=SamplingParams(max_tokens=8)) as engine:
+        chat = engine.chat(system="Be brief.")
+        first = chat.say("hello")
+        second = chat.say("and then?")
+        assert [message["role"] for message in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
+        assert chat.messages[2]["content"] == first.text
+        assert second.cached_tokens >= len(first.prompt) + len(first.tokens) - 1
+        streamed = "".join(chat.stream_text("more"))
+        assert chat.messages[-1]["content"] == streamed
+        for _ in chat.stream_text("and more"):
+            break
+        assert chat.messages[-1]["role"] == "assistant" and len(chat.messages) == 9
+        with pytest.raises(SpecdecError):
+            chat.say("x " * 200_000)
+        assert len(chat.messages) == 9
+        assert engine.generate("apart").metrics.emitted
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine, pytest.raises(SpecdecError):
+        engine.chat().say("no template")
+
+
+def test_a_second_thread_in_a_session_is_refused_at_once(session):
+    first = session.stream(PROMPT, SamplingParams(max_tokens=400))
+    next(first)
+    ended, refused = threading.Event(), []
+
+    def other():
+        while not ended.is_set():
+            try:
+                session.generate("import", SamplingParams(max_tokens=1))
+                ended.set()  # between two steps of the first, which ends it
+            except SpecdecError as error:
+                refused.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with pytest.raises(SpecdecError):
+        for _ in first:
+            pass
+        raise SpecdecError("it came to its end")
+    ended.set()
+    thread.join()
+    assert all("another thread" in str(error) and "engine.session()" in error.hint for error in refused)
+    assert session.generate(PROMPT, SamplingParams(max_tokens=3)).complete
+
+
+def test_what_is_missing_is_pulled_if_that_is_asked_for(monkeypatch, tmp_path):
+    told = []
+    with HubServer() as hub:
+        publish(hub)
+        here(monkeypatch, hub, tmp_path)
+        pair = {"target": f"{BIG}:Q4_K_M", "draft": f"{SMALL}:Q8_0"}
+        with pytest.raises(DownloadError) as missing:
+            load(**pair)
+        assert "specdec pull" in missing.value.hint
+        with load(**pair, download=True, progress=lambda *said: told.append(said), threads=1) as engine:
+            assert engine.generate(PROMPT, SamplingParams(max_tokens=3)).text
+        assert {state for _, state, _ in told} >= {"begin", "done"}
+        again = pull(**pair)
+        assert again.already and again.name == NAME
+        with load(NAME, threads=1) as engine:
+            assert engine.pair.draft is not None
+        alone = pull(target=f"{BIG}:Q4_K_M", name="alone")
+        assert alone.name == "alone" and alone.draft is None
+        assert check(f"{BIG}:Q4_K_M", f"{SMALL}:Q8_0").verdict == "identical"
+        with pytest.raises(UsageError):
+            pull()
+
+
+def test_a_pair_is_checked_and_tuned():
+    assert check(TARGET, DRAFT).verdict == "identical"
+    with pytest.raises(UsageError):
+        check(TARGET)
+    stages = []
+    found = tune(target=TARGET, draft=DRAFT, seconds=1.0, progress=stages.append)
+    assert found.kept and len(stages) == 2 and found.predictions
+    with pytest.raises(UsageError):
+        tune(target=TARGET)
+
+
+def test_an_answer_in_a_notebook(session):
+    found = session.generate("<b>&", SamplingParams(max_tokens=30))
+    page = found._repr_html_()
+    assert page.count('title="accepted"') == found.metrics.accepted > 0
+    assert "<pre" in page and "tokens/s" in page and "<b>" not in page
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+def test_eight_threads_with_cancellations_lose_nothing():
+    """Fifty answers each: a third is stopped in the middle, a third abandoned after some tokens."""
+    expected, found, sizes = {}, [], []
+    with load(target=TARGET, draft=DRAFT, threads=1, ctx=1024) as engine:
+        for length in (3, 9, 20):
+            expected[length] = engine.generate(PROMPT, SamplingParams(max_tokens=length)).tokens
+
+        def work(number):
+            chance = random.Random(number)
+            interrupt = Interrupt()
+            with engine.session(interrupt) as session:
+                for turn in range(50):
+                    length = chance.choice([*expected])
+                    if chance.random() < 1 / 3:
+                        timer = threading.Timer(chance.random() / 20, interrupt.set)
+                        timer.start()
+                        with suppress(Interrupted):
+                            session.generate(PROMPT, SamplingParams(max_tokens=900))
+                        timer.join()
+                        interrupt.clear()
+                    elif chance.random() < 1 / 2:
+                        with closing(session.stream(PROMPT, SamplingParams(max_tokens=900))) as events:
+                            for _ in zip(range(chance.randrange(12)), events, strict=False):
+                                pass
+                    else:
+                        found.append(session.generate(PROMPT, SamplingParams(max_tokens=length)).tokens)
+                        assert found[-1] == expected[length]
+                    if number == 0 and turn % 10 == 9:
+                        sizes.append(resident_bytes())
+
+        with ThreadPoolExecutor(8) as threads:
+            for done in [threads.submit(work, number) for number in range(8)]:
+                done.result(timeout=300)
+    assert len(found) > 80
+    assert sizes[-1] - sizes[1] < 5e6, sizes
