@@ -17,7 +17,7 @@ from specdec_cli.server.request_bodies import CompletionBody, parse
 
 
 def test_load_takes_the_options_of_models():
-    arguments = set(inspect.signature(load).parameters) - {"profile", "speculative", "sampling"}
+    arguments = set(inspect.signature(load).parameters) - {"profile", "speculative", "sampling", "download", "progress"}
     assert arguments == set(options_of(ModelOptions))
 
 
