@@ -26,14 +26,14 @@ def enter(folder: str, environment: dict[str, str], function, args) -> None:
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8", closefd=False) for n in range(3)
     )
-    _, before = used()
+    before = used()[1]
     try:
         function(*args)
     finally:
         sys.stdout.flush()
         atexit._run_exitfuncs()  # ends its own children, whose memory counts then
-        seconds, peak = used()
-        (where / "used").write_text(f"{seconds} {peak - before}")
+        seconds, peak, children = used()
+        (where / "used").write_text(f"{seconds} {peak - before} {children}")
 
 
 def command(args: list[str]) -> None:
@@ -42,10 +42,11 @@ def command(args: list[str]) -> None:
     app()
 
 
-def used() -> tuple[float, int]:
-    """Seconds of processor time of this process and its children, and the most memory that one of them has had, in
-    bytes.
+def used() -> tuple[float, int, int]:
+    """Seconds of processor time of this process and its children, and the most memory that it and any of them has had,
+    in bytes.
     """
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return seconds, max(own.ru_maxrss, children.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return seconds, own.ru_maxrss * unit, children.ru_maxrss * unit
