@@ -146,6 +146,10 @@ class Conversation:
         """Start a new conversation with the same system message."""
         self.messages = self.messages[:1] if self.system is not None else []
 
+    def close(self) -> None:
+        """End the conversation, and free what it holds in memory."""
+        self.session.close()
+
     def _start(self) -> Generation:
         prompt = self._fitting()
         answer = self.session.start(prompt.tokens, self.sampling, self.speculative)
