@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, cast
+from typing import Any, ParamSpec, cast
 
 from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, UsageError
 from specdec_cli.decoding.options import options_of
@@ -22,7 +22,8 @@ from specdec_cli.measure import suites
 from specdec_cli.measure import tune as tuning
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
 from specdec_cli.measure.trials import Variant
-from specdec_cli.pairs.config_layers import resolve
+from specdec_cli.measure.tune import MeasuredTuning
+from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.pairs.hub.download import DownloadProgress
 from specdec_cli.pairs.pair_check import CONTEXT, PairCheck, check_pair_by_name
 from specdec_cli.pairs.pair_download import DownloadResult, PairDownload
@@ -72,10 +73,21 @@ def load(
     except DownloadError:
         if not download:
             raise
-        pull(profile, target=models["target"], draft=models["draft"], progress=progress)
+        _pull_missing(profile, named, progress)
         settings = resolve(profile, named)
     variants = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
     return Engine(settings, accept=cast("str | None", speculative.accept if speculative else None), variants=variants)
+
+
+def _pull_missing(profile: str | None, named: dict[str, Any], progress: DownloadProgress | None) -> None:
+    """Pull the models of some settings, from whatever layer they come."""
+    wanted = merged(profile, named)[0]
+    if profile and not (named["target"] or named["draft"]):
+        pull(profile, translate=True, progress=progress)
+    else:
+        pull(target=wanted.target, draft=wanted.draft, translate=True, progress=progress)
+    if wanted.draft_small and not wanted.draft_small.endswith(".gguf"):
+        pull(target=wanted.draft_small, progress=progress)
 
 
 def _in_thread(load: Callable[_Given, Engine]) -> Callable[_Given, Coroutine[None, None, AsyncEngine]]:
@@ -181,7 +193,7 @@ def tune(
     sampling: SamplingParams | None = None,
     seconds: float = 60.0,
     progress: Callable[[str], None] | None = None,
-) -> tuning.MeasuredTuning:
+) -> MeasuredTuning:
     """Measure a pair on this machine, predict its speedup, and keep both for later engines.
 
     profile, target, draft: as in `load`. suite: of prompts, by default a mixture. sampling: the kind of sampling to

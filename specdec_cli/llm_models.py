@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -85,7 +86,7 @@ class AsyncPairModel(llm.AsyncModel):
         from specdec_cli.engine.generation import text_of
 
         with _errors():
-            engine = _async_engine(self._name)
+            engine = await asyncio.to_thread(_async_engine, self._name)
             messages = _messages(engine.engine, prompt, conversation.responses if conversation else ())
             async with aclosing(engine.stream(messages, _sampling(prompt))) as events:
                 async for event in events:

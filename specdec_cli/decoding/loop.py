@@ -140,7 +140,7 @@ class _Answer:
         """Append the accepted tokens, the one after them, and forced tokens, up to the end of the answer."""
         tokens: list[Token] = []
         accepted = [draft.tokens[node] for node in verdict.path]
-        for i, token in enumerate([*accepted, verdict.token]):
+        for i, token in enumerate([*accepted, int(verdict.token)]):  # a program's own rule may give numpy's integers
             origin: Origin = "accepted" if i < len(accepted) else verdict.kind
             p = verdict.p[i] if verdict.p else None
             q = verdict.q[i] if i < len(verdict.q) else None

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import count
+from threading import Lock
+
 from specdec_cli.decoding.accept import coupled, match, rejection
 from specdec_cli.decoding.constraint import Constraint
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
@@ -20,17 +25,27 @@ REPRODUCIBLE = frozenset({"coupled", "match"})
 
 
 _BUILT_IN = frozenset(RULES)
+_lock = Lock()
 
 
 def register(rule: AcceptRule) -> str:
-    """The name of a rule that the program passes: its own, with a number if that is taken."""
-    if taken := next((known for known, other in RULES.items() if other is rule), ""):
-        return taken
-    name = getattr(rule, "__name__", type(rule).__name__)
-    number = sum(known.partition(" ")[0] == name for known in RULES)
-    name = f"{name} {number + 1}" if number else name
-    RULES[name] = rule
-    return name
+    """The name of a rule that the program passes: its own, with a number if that is taken. Raises UsageError if it
+    isn't a function.
+    """
+    if not callable(rule):
+        raise UsageError(f"{rule!r:.60} is not an acceptance rule", f"Acceptance rules: {', '.join(RULES)}.")
+    first = getattr(rule, "__name__", type(rule).__name__)
+    with _lock:
+        if taken := next((known for known, other in RULES.items() if other == rule), ""):
+            return taken
+        name = free_name(first, RULES)
+        RULES[name] = rule
+        return name
+
+
+def free_name(first: str, taken: Container[str]) -> str:
+    """A name that isn't taken: this one, or with a number."""
+    return first if first not in taken else next(name for i in count(2) if (name := f"{first}-{i}") not in taken)
 
 
 def keeps_greedy(name: str) -> bool:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
-
-if TYPE_CHECKING:
-    pass
 
 Logits: TypeAlias = NDArray[np.float32]
 """(rows, n_vocab). Row 0 follows the pending token, row i + 1 draft token i. Valid until the next forward pass."""
@@ -281,7 +278,7 @@ class LengthPolicy:
         return 0.0
 
     def should_read(self, drafted: int, path_probability: float | None = None) -> bool:
-        """Whether to pay a pass of the draft model for what follows the last token, or one that stands so probably."""
+        """Whether to pay a pass of the draft model for what follows the last token, or a token of this probability."""
         return True
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
@@ -306,7 +303,7 @@ class LengthPolicy:
         return confidence
 
     def observe_counterfactual(self, confidence: float, outcome: float) -> None:
-        """At a place that went by without a draft, the draft would have been so sure, and so often right (0 to 1)."""
+        """Learn how sure the draft would have been at a position without one, and how often right (0 to 1)."""
 
     def observe(self, step: Step, own_time: bool = True) -> None:
         """Learn from what came of a step. own_time: whether the time it took to draft nothing is this drafter's."""

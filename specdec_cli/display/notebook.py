@@ -17,7 +17,9 @@ _HEIGHT = 640
 
 def answer(result: GenerationResult) -> str:
     """The text with each token in its colour, and a line of figures."""
-    tokens = [_token(token) for step in result.metrics.history for token in step.tokens]
+    steps = [token for step in result.metrics.history for token in step.tokens]
+    tail = result.text[sum(len(token.text) for token in steps) :]
+    tokens = [*map(_token, steps), Markup("{}").format(tail)]
     return Markup(
         '<div class="specdec"><style>{}</style><pre style="white-space: pre-wrap">{}</pre><small>{}</small></div>'
     ).format(Markup(_CSS), Markup("").join(tokens), _figures(result))
@@ -34,7 +36,8 @@ def _token(token: Token) -> Markup:
 
 def _figures(result: GenerationResult) -> str:
     metrics = result.metrics
-    parts = [f"{metrics.emitted} tokens"]
+    parts = [str(result.error)] if result.error else []
+    parts += [f"{metrics.emitted} tokens"]
     parts += [f"{metrics.tokens_per_s:.1f} tokens/s"] if metrics.tokens_per_s else []
     if metrics.drafted and metrics.acceptance_rate is not None:
         parts.append(f"{metrics.acceptance_rate:.0%} of draft tokens accepted")

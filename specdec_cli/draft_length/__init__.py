@@ -18,10 +18,10 @@ __all__ = ["LONGEST", "DraftForm", "SharedLoad", "adaptive_length", "chain_lengt
 
 
 class DraftForm(Enum):
-    """How a drafter's draft comes about, which decides what adapts its length.
+    """How a drafter makes a draft, which decides what adapts its length.
 
-    GROWN: by passes of a draft model, token by token. KNOWN: at no cost, all of it at once. WHOLE: so too, and of use
-    in one size only.
+    GROWN: by passes of a draft model, token by token. KNOWN: at no cost, all of it at once. WHOLE: likewise, but
+    only the whole draft is of use.
     """
 
     GROWN = "grown"

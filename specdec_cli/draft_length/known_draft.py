@@ -58,6 +58,8 @@ class KnownLength(LengthPolicy):
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
+        self._seen.clear()
+        self._end, self._repeats = (), 0
 
     def limit(self, room: int) -> int:
         self.why, self._confidences = LengthReason.NONE, []

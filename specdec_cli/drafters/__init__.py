@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from threading import Lock
 from typing import Protocol, cast
 
 import numpy as np
 
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.rules import free_name
 from specdec_cli.decoding.types import Drafter
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.chain import ChainDrafter
@@ -65,6 +67,7 @@ _OURS: dict[str, type[DrafterSpec]] = {
 
 _GIVEN: dict[str, tuple[object, PluginSpec]] = {}
 """Drafters that the program has passed."""
+_lock = Lock()
 HEADS = ("mtp", "eagle3", "medusa")
 """Drafters that read the target's hidden rows."""
 
@@ -78,18 +81,25 @@ def register(drafter: object) -> str:
     """The name of a drafter that the program passes: its own `name`, or its type's, with a number if that is taken.
     Raises UsageError if it isn't a drafter.
     """
-    name = str(getattr(drafter, "name", "") or getattr(drafter, "__name__", "") or type(drafter).__name__)
-    if taken := next((known for known, (other, _) in _GIVEN.items() if other is drafter), ""):
-        return taken
-    if re.search("[+<>]", name) or name in ("auto", *_OURS, *_foreign()):
-        raise UsageError(f"a drafter can't have the name {name!r}", "Give it another name, without +, < and >.")
-    number = sum(re.sub(r"-\d+$", "", known) == name for known in _GIVEN)
-    name = f"{name}-{number + 1}" if number else name
-    try:
-        _GIVEN[name] = drafter, PluginSpec.of_object(name, drafter)
-    except RuntimeError as error:
-        raise UsageError(f"{name} can't be used as a drafter: {error}", "Give it a method propose.") from None
-    return name
+    first = str(getattr(drafter, "name", "") or getattr(drafter, "__name__", "") or type(drafter).__name__)
+    if re.search("[+<>]", first) or first in ("auto", *_OURS, *_foreign()):
+        raise UsageError(
+            f"a drafter can't have the name {first!r}", "Give it another one, without +, < and >, that isn't taken."
+        )
+    with _lock:
+        if taken := next((known for known, (other, _) in _GIVEN.items() if other is drafter), ""):
+            return taken
+        name = free_name(first, _GIVEN)
+        try:
+            _GIVEN[name] = drafter, PluginSpec.of_object(name, drafter)
+        except RuntimeError as error:
+            raise UsageError(f"{name} can't be used as a drafter: {error}", "Give it a method propose.") from None
+        return name
+
+
+def one_at_a_time(name: str) -> bool:
+    """Whether a drafter, or any in a chain, is an object that drafts for one answer at a time."""
+    return any(part in _GIVEN and not isinstance(_GIVEN[part][0], type) for part in split(name))
 
 
 @cache

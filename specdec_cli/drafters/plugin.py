@@ -50,10 +50,11 @@ class PluginSpec:
 
     @classmethod
     def of_object(cls, name: str, drafter: Any) -> PluginSpec:
-        """The spec of a drafter that a program passes: a class like those of packages, or an object with `propose`, for
-        one answer at a time. Raises RuntimeError if it is neither.
+        """The spec of a drafter that a program passes: an object with `propose`, for one answer at a time, or a class,
+        of which each answer gets an object. Raises RuntimeError if it is neither.
         """
-        return _called(lambda: cls._of(name, drafter if hasattr(drafter, "create") else _Ready(drafter)))
+        own = isinstance(drafter, type) and hasattr(drafter, "create")
+        return _called(lambda: cls._of(name, drafter if own else _Ready(drafter)))
 
     @classmethod
     def _of(cls, name: str, loaded: Any) -> PluginSpec:
@@ -75,7 +76,7 @@ class PluginSpec:
 
 
 class _Ready:
-    """Creates a drafter that exists already. It may lack all methods but `propose`."""
+    """A drafter that may lack all methods but `propose`. drafter: the object, or its class."""
 
     needs_model = False
 
@@ -84,10 +85,12 @@ class _Ready:
             raise TypeError("it has no propose method")
         self._drafter = drafter
         self.token_s, self.form = getattr(drafter, "token_s", 0.0), getattr(drafter, "form", DraftForm.KNOWN)
-        self.propose = drafter.propose
 
     def create(self, _context: DrafterContext) -> _Ready:
-        return self
+        return _Ready(self._drafter()) if isinstance(self._drafter, type) else self
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Any:
+        return self._drafter.propose(context, budget, policy)
 
     def start(self, prompt: Sequence[int]) -> int:
         start = getattr(self._drafter, "start", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, closing, contextmanager, suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -64,7 +64,9 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
         await self.close()
 
     generate = _awaited(Session.generate)
+    """The answer to a prompt, as `Engine.generate` gives it to one prompt."""
     stream = _streamed(Session.stream)
+    """The events of an answer, as `Engine.stream` yields them."""
 
     async def close(self) -> None:
         """Close all sessions, then free the weights. No answer may be running."""
@@ -87,7 +89,9 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             session.interrupt.set()
-            await asyncio.wait([future])
+            while not future.done():  # it may be cancelled again meanwhile
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
             session.interrupt.clear()
             if not future.cancelled():
                 future.exception()  # mark it as seen

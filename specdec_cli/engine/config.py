@@ -153,7 +153,7 @@ class Settings(Options):
 
     def alone(self) -> Settings:
         """These settings with the target alone: their baseline."""
-        return replace(self, drafter="none")
+        return replace(self, drafter="none", length_policy=None)
 
     def constraint(self, vocabulary: TokenVocabulary, written: int = 0) -> Constraint | None:
         """The grammar's state at the start of an answer. written: how many of the prompt's last tokens belong to it."""
@@ -220,6 +220,7 @@ def _check_bitwise(settings: Settings) -> None:
 
 _PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
 _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+_KINDS |= {"Grammar": "a Grammar, as Grammar.rules(text) makes it", "LengthPolicy": "a LengthPolicy"}
 
 
 def check_value(name: str, value: Any, text: bool = False) -> Any:

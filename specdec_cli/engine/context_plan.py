@@ -107,7 +107,8 @@ def _draft_tokens(settings: Settings, rewinds: bool) -> int:
     if settings.drafter == "none":
         return 0
     if settings.length_policy is not None:
-        return LONGEST if rewinds else MAX_SNAPSHOTS
+        most = settings.draft_tokens if settings.draft_tokens != AUTO else LONGEST if rewinds else MAX_SNAPSHOTS
+        return max(most, settings.lookahead_shape.tokens if settings.chain.looks_ahead else 0)
     if settings.draft_tokens != AUTO:
         return settings.draft_tokens
     longest = max(drafters.form(name).longest for name in settings.chain.names) if rewinds else MAX_SNAPSHOTS

@@ -51,6 +51,8 @@ class Conversation:
     n_dropped: int = 0
     """How many messages the last prompt left out."""
     read: ReadText = field(default_factory=ReadText)
+    _pending: Generation | None = None
+    """The answer that `stream_text` yields now."""
 
     @property
     def system(self) -> str | None:
@@ -67,6 +69,7 @@ class Conversation:
 
     def ask(self, text: str) -> Generation:
         """The answer to a message: iterate over it, then `keep` it. Raises ContextFull, or as `Session.start`."""
+        self._settle()
         self.messages.append({"role": "user", "content": text})
         try:
             return self._start()
@@ -107,13 +110,20 @@ class Conversation:
     @contextmanager
     def _kept(self, answer: Generation) -> Iterator[Generation]:
         """Keep an answer after the block, even if it was cut off, unless there is nothing of it."""
+        self._pending = answer
         try:
             yield answer
         finally:
-            if answer.result.complete or answer.result.text:
-                self.keep(answer)
-            else:
-                self.messages.pop()
+            if self._pending is answer:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Keep what there is of an answer whose stream was left."""
+        answer, self._pending = self._pending, None
+        if answer and (answer.result.complete or answer.result.text):
+            self.keep(answer)
+        elif answer:
+            self.messages.pop()
 
     def again(self) -> Generation:
         """Another answer to the last message. `keep` replaces the last answer with it."""

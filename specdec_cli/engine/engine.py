@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, cast, overload
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.conversation import Conversation
@@ -27,13 +27,18 @@ _Given = ParamSpec("_Given")
 
 
 def _as_text(
-    stream: Callable[Concatenate[Engine, _Given], Iterator[Event]],
-) -> Callable[Concatenate[Engine, _Given], Iterator[str]]:
-    def stream_text(engine: Engine, /, *args: _Given.args, **named: _Given.kwargs) -> Iterator[str]:
+    stream: Callable[Concatenate[Engine, _Given], Generator[Event, None, None]],
+) -> Callable[Concatenate[Engine, _Given], Generator[str, None, None]]:
+    def stream_text(engine: Engine, /, *args: _Given.args, **named: _Given.kwargs) -> Generator[str, None, None]:
         """The text of an answer as it comes, ready to print. Takes the arguments and raises the errors of `stream`."""
-        return filter(None, map(text_of, stream(engine, *args, **named)))
+        return _texts(stream(engine, *args, **named))
 
     return stream_text
+
+
+def _texts(events: Generator[Event, None, None]) -> Generator[str, None, None]:
+    with closing(events):
+        yield from filter(None, map(text_of, events))
 
 
 class Engine(AbstractContextManager["Engine"]):
@@ -82,9 +87,15 @@ class Engine(AbstractContextManager["Engine"]):
     def session(self, interrupt: Interrupt | None = None) -> Session:
         """Open a session. The engine closes it if you don't. interrupt: stops only this session."""
         session = Session(self.weights, interrupt or self.interrupt, self._accept)
+        session.on_close = self._forget
         with self._lock:
             self._sessions.append(session)
         return session
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            if session in self._sessions:
+                self._sessions.remove(session)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
@@ -148,7 +159,8 @@ class Engine(AbstractContextManager["Engine"]):
 
                 def start(slot: Session, tokens: list[int], number: int) -> Generation:
                     seed = None if settings.seed is None else (settings.seed + number) % 2**63
-                    return slot.start(tokens, replace(sampling or SamplingParams(), seed=seed), speculative)
+                    config = replace(speculative or SpeculativeConfig(), accept=settings.accept)
+                    return slot.start(tokens, replace(sampling or SamplingParams(), seed=seed), config)
 
                 return self._together.answers(
                     cast(Sequence[Prompt], prompt if several else [prompt]),
@@ -170,7 +182,7 @@ class Engine(AbstractContextManager["Engine"]):
         *,
         system: str | None = None,
         raw: bool = False,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The events of an answer: a Prefill for each model, a Step for each pass of the target, and one Done.
 
         prompt: a text, a conversation of {"role", "content"}, or token ids. Texts and conversations go through the
@@ -188,7 +200,7 @@ class Engine(AbstractContextManager["Engine"]):
 
     stream_text = _as_text(stream)
 
-    def _streamed(self, session: Session, answer: Generation) -> Iterator[Event]:
+    def _streamed(self, session: Session, answer: Generation) -> Generator[Event, None, None]:
         try:
             yield from answer
         finally:
@@ -207,12 +219,20 @@ class Engine(AbstractContextManager["Engine"]):
             raise UsageError("a conversation needs a chat template", "Use generate or stream with a text.")
         conversation = Conversation(self.session())
         conversation.system = system
-        conversation.go_by(sampling, speculative)
+        try:
+            conversation.go_by(sampling, speculative)
+        except SpecdecError:
+            conversation.close()
+            raise
         return conversation
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """A prompt's tokens. Takes the arguments and raises the errors of `stream`."""
         return self.weights.tokenize(prompt, system, raw, self.interrupt.is_set).tokens
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens. A part of a character becomes U+FFFD."""
+        return b"".join(map(self.weights.target.model.piece, tokens)).decode("utf-8", "replace")
 
     def _idle_session(self) -> Session:
         """One of the engine's own sessions without an answer. The caller puts it back into `_idle` after the answer."""
@@ -224,7 +244,7 @@ class Engine(AbstractContextManager["Engine"]):
     def close(self) -> None:
         """Close all sessions, then free the weights."""
         self._together.close()
-        for session in self._sessions:
+        for session in [*self._sessions]:
             session.close()
         self.weights.close()
 

@@ -69,7 +69,7 @@ class GenerationResult:
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second over those of the target alone. None if that wasn't measured, or its interval holds 1."""
+        """Tokens per second over those of the target alone; None if not measured, or if its interval includes 1."""
         return self.baseline.claim if self.baseline else None
 
     @property

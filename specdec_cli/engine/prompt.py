@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf import chat_template
 from specdec_cli.gguf.header import Header
 from specdec_cli.llama.model import Model
-
-if TYPE_CHECKING:
-    pass
-
 
 Message: TypeAlias = Mapping[str, str]
 """A message of a conversation: {"role": "system", "user" or "assistant", "content": text}."""

@@ -68,6 +68,7 @@ class Session(AbstractContextManager["Session"]):
         """The clock that times answers, in seconds."""
         self._accept = accept
         self.in_use = _InUse()
+        self.on_close: Callable[[Session], None] = lambda _session: None
         self.answers = 0
         """How many answers have started. Starting one ends the one before it."""
         self.latest: Generation | None = None
@@ -249,6 +250,7 @@ class Session(AbstractContextManager["Session"]):
         self.keep_costs()
         self.drafting.learning.keep()
         self.models.close()
+        self.on_close(self)
 
 
 class _InUse:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, Semaphore
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli import drafters
+from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.generation import GenerationResult
@@ -50,6 +51,10 @@ class Together:
         if n < 1:
             raise UsageError(f"n={n} is below 1", "Set it to the number of answers to each prompt.")
         require_chains(settings)
+        alone = settings.length_policy is not None or drafters.one_at_a_time(settings.drafter)
+        if alone and min(parallel, n * len(prompts)) > 1:
+            what = "a drafter object or a length policy can't serve several answers at once"
+            raise UsageError(what, "Set parallel=1, or pass the drafter's class.")
         found, n_ctx = list[GenerationResult](), 1
         for prompt in prompts:
             tokens, failed = list[int](), None
@@ -69,6 +74,8 @@ class Together:
                     pass
             except SpecdecError as error:
                 found[number].error = error
+            except Exception as error:  # of a rule or a policy of the program
+                found[number].error = SpecdecError(f"the answer failed: {reason_of(error)}", "Fix the code it ran.")
             finally:
                 done.release()
 

@@ -404,7 +404,7 @@ def _recorded(variant: Variant[Settings]) -> RecordedSettings:
     settings, chain = variant.settings, variant.settings.chain
     corpus = settings.ngram_corpus if chain.reads_texts else ()
     lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
-    return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, **lora})
+    return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, "length_policy": None, **lora})
 
 
 def _models(pair: ModelPair, n_ctx: int) -> dict[str, ModelInfo]:

@@ -62,7 +62,8 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTuning(TuningResult):
-    """The same for this machine. threads_tried: by model, seconds of a token by number of threads.
+    """What `tune` measured and predicts on this machine. threads_tried: by model, seconds of a token by number of
+    threads.
 
     placement_tried: seconds of a draft token by device; empty if only one was tried. filled: by model, seconds of a
     token in a filled cache, and how many `tokens` that holds; empty if a cache cannot be rewound. memory: bytes by

@@ -71,3 +71,19 @@ def test_many_answers_with_cancellations_at_random_lose_no_session():
             assert len(engine._idle) == 8
 
     asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_an_answer_that_is_cancelled_twice_leaves_its_session_usable():
+    async def main():
+        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
+            for _ in range(3):
+                task = asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True))
+                await asyncio.sleep(0.05)
+                for _ in range(5):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(task, 5)
+            return await engine.generate(PROMPTS[0], SHORT, raw=True)
+
+    assert asyncio.run(main()).complete

@@ -9,6 +9,7 @@ from specdec_cli import (
     Draft,
     LengthPolicy,
     SamplingParams,
+    SpecdecError,
     SpeculativeConfig,
     UsageError,
     Verdict,
@@ -175,3 +176,77 @@ def test_they_are_compared_like_any_other():
     assert told == [(number, 16) for number in range(1, 17)]
     page = result._repr_html_()
     assert page.startswith("<iframe") and "mine" in page and "target alone" in page
+
+
+def test_objects_with_like_names_are_not_mixed_up(session):
+    made = [Copying(name="order-2"), Copying(name="order-2"), Copying(name="order"), Copying(name="order")]
+    names = [SpeculativeConfig(drafter=each).drafter for each in made]
+    assert len({*names}) == 4
+    for each, name in zip(made, names, strict=True):
+        session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=name, draft_tokens=2))
+        assert [own.began for own in made] == [int(own is each) for own in made]
+        each.began = 0
+
+
+def test_a_plain_class_gets_an_object_for_each_answer():
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        config = SpeculativeConfig(drafter=Copying, draft_tokens=2)
+        found = engine.generate([PROMPT, "class Stack:\n"], SHORT, config)
+        assert all(not each.notes and not each.error and each.metrics.drafted for each in found)
+        own = SpeculativeConfig(drafter=Copying(), draft_tokens=2)
+        for config in (own, SpeculativeConfig(drafter="model", length_policy=LengthPolicy())):
+            with pytest.raises(UsageError, match="several answers"):
+                engine.generate([PROMPT, PROMPT], SHORT, config)
+            assert len(engine.generate([PROMPT, PROMPT], SHORT, config, parallel=1)) == 2
+
+
+def test_what_a_rule_raises_is_the_error_of_that_answer():
+    def broken(draft, rows, sampler, rng):
+        raise ValueError("no")
+
+    class Rules:
+        def rule(self, draft, rows, sampler, rng):
+            return rules.RULES["match"](draft, rows, sampler, rng)
+
+    config = SpeculativeConfig(drafter="ngram", accept=broken)
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        found = engine.generate([PROMPT, PROMPT], SHORT, config)
+        assert all(isinstance(each.error, SpecdecError) and "no" in str(each.error) for each in found)
+        own = Rules()
+        assert SpeculativeConfig(accept=own.rule).accept == SpeculativeConfig(accept=own.rule).accept
+    with pytest.raises(UsageError, match="not an acceptance rule"):
+        SpeculativeConfig(accept=5)
+
+
+def test_other_types_are_refused_in_words(session):
+    with pytest.raises(UsageError, match=r"length_policy is .* not a LengthPolicy"):
+        session.generate(PROMPT, SHORT, SpeculativeConfig(length_policy=object()))
+    with pytest.raises(UsageError, match=r"grammar is .* not a Grammar"):
+        session.generate(PROMPT, SamplingParams(grammar='root ::= "a"'))
+
+
+def test_a_policy_is_neither_in_the_baseline_nor_in_the_record(session):
+    class Counted(LengthPolicy):
+        asked = 0
+
+        def limit(self, room):
+            self.asked += 1
+            return 2
+
+    policy = Counted()
+    config = SpeculativeConfig(drafter="model", length_policy=policy)
+    answer = session.start(PROMPT, SHORT, config, reuse=False)
+    assert len([*answer]) > 5 and policy.asked
+    before = policy.asked
+    assert len([*answer.alone()]) > 5 and policy.asked == before
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        result = compare(engine, [PROMPT], {"mine": config}, SamplingParams(max_tokens=8))
+    assert result.to_json()["variants"][1]["name"] == "mine"
+
+
+def test_a_list_keeps_to_the_rule_that_the_engine_was_told():
+    config = SpeculativeConfig(drafter="model", draft_tokens=2, accept="rejection")
+    sampling = SamplingParams(temperature=0.8, seed=5, max_tokens=12)
+    with load(target=TARGET, draft=DRAFT, threads=1, speculative=config, sampling=sampling) as engine:
+        (found,) = engine.generate([PROMPT])
+        assert found.settings.accept == engine.generate(PROMPT).settings.accept == "rejection"

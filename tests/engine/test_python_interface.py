@@ -161,7 +161,7 @@ def test_a_pair_is_checked_and_tuned():
     with pytest.raises(UsageError):
         check(TARGET)
     stages = []
-    found = tune(target=TARGET, draft=DRAFT, seconds=1.0, progress=stages.append)
+    found = tune(target=TARGET, draft=DRAFT, seconds=5.0, progress=stages.append)
     assert found.kept and len(stages) == 2 and found.predictions
     with pytest.raises(UsageError):
         tune(target=TARGET)
@@ -214,3 +214,22 @@ def test_eight_threads_with_cancellations_lose_nothing():
                 done.result(timeout=300)
     assert len(found) > 80
     assert sizes[-1] - sizes[1] < 5e6, sizes
+
+
+def test_a_stream_that_was_left_does_not_overwrite_a_later_answer(tmp_path):
+    path = tiny.write(tmp_path / "target.gguf", "llama", chat_template=TEMPLATE)
+    with load(target=path, threads=1, sampling=SamplingParams(max_tokens=8)) as engine:
+        chat = engine.chat()
+        left = chat.stream_text("first")
+        begun = next(left)
+        second = chat.say("second")
+        del left
+        assert [message["content"] for message in chat.messages] == ["first", begun, "second", second.text]
+        chat.close()
+        assert engine._sessions == []
+        with pytest.raises(UsageError):
+            engine.chat(sampling=SamplingParams(temperature=-1.0))
+        assert engine._sessions == []
+        with closing(engine.stream_text("x")) as texts:
+            assert next(texts)
+        assert engine.detokenize(second.tokens) == second.text
