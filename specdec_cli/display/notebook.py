@@ -6,12 +6,12 @@ from markupsafe import Markup
 
 from specdec_cli.decoding.types import Origin, Token
 from specdec_cli.display import comparison_html
+from specdec_cli.display.player import underlined
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure.compare import ComparisonResult
 
-_COLOURS: dict[Origin, str] = {"accepted": "#14732d", "correction": "#965500", "bonus": "#00697d", "forced": "#6a3fa0"}
-"""With a contrast of at least 4.5 to white; on dark pages, they get lighter."""
-_CSS = "@media (prefers-color-scheme: dark) {.specdec span {filter: brightness(1.9)}}"
+_COLOURS: dict[Origin, str] = {"accepted": "#1a8039", "correction": "#a06000", "bonus": "#0e7a96", "forced": "#8a55e0"}
+"""With a contrast of at least 4.5 to white and of 3.7 to #111: nothing tells a cell which theme its notebook has."""
 _HEIGHT = 640
 
 
@@ -20,18 +20,16 @@ def answer(result: GenerationResult) -> str:
     steps = [token for step in result.metrics.history for token in step.tokens]
     tail = result.text[sum(len(token.text) for token in steps) :]
     tokens = [*map(_token, steps), Markup("{}").format(tail)]
-    return Markup(
-        '<div class="specdec"><style>{}</style><pre style="white-space: pre-wrap">{}</pre><small>{}</small></div>'
-    ).format(Markup(_CSS), Markup("").join(tokens), _figures(result))
+    cell = Markup('<div><pre style="white-space: pre-wrap">{}</pre><small>{}</small></div>')
+    return str(cell.format(Markup("").join(tokens), _figures(result)))
 
 
 def _token(token: Token) -> Markup:
     colour = _COLOURS.get(token.origin)
     if not colour:
         return Markup("{}").format(token.text)
-    underlined = "; text-decoration: underline" if token.origin == "bonus" else ""
-    style = f"color: {colour}{underlined}"
-    return Markup('<span style="{}" title="{}">{}</span>').format(style, token.origin, token.text)
+    text = underlined(token.text) if token.origin == "bonus" else token.text
+    return Markup('<span style="color: {}" title="{}">{}</span>').format(colour, token.origin, text)
 
 
 def _figures(result: GenerationResult) -> str:
@@ -50,4 +48,4 @@ def comparison(result: ComparisonResult) -> str:
     """The page of a comparison, apart from the notebook's own styles."""
     page = comparison_html.page(result)
     style = f"width: 100%; height: {_HEIGHT}px; border: 0"
-    return Markup('<iframe style="{}" srcdoc="{}" title="comparison"></iframe>').format(style, page)
+    return str(Markup('<iframe style="{}" srcdoc="{}" title="comparison"></iframe>').format(style, page))

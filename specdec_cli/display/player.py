@@ -93,11 +93,11 @@ def _tokens(step: Step) -> Iterator[_ShownToken]:
 def _written(token: Token) -> _ShownToken:
     chances = [f"{name} {value:.3f}" for name, value in (("p", token.p), ("q", token.q)) if value is not None]
     origin = "the target alone" if token.origin == "plain" else token.origin
-    text = _underlined(token.text) if token.origin == "bonus" else token.text
+    text = underlined(token.text) if token.origin == "bonus" else token.text
     return _ShownToken(_TAGS[token.origin], text, ", ".join([origin, *chances]))
 
 
-def _underlined(text: str) -> Markup:
+def underlined(text: str) -> Markup:
     """Underline only the words: an underlined indent would look like underscores."""
     words = text.strip()
     before, _, after = text.partition(words) if words else (text, "", "")

@@ -111,27 +111,14 @@ class Engine(AbstractContextManager["Engine"]):
     @overload
     def generate(
         self,
-        prompt: Sequence[Prompt],
+        prompt: Prompt | Sequence[Prompt],
         sampling: SamplingParams | None = None,
         speculative: SpeculativeConfig | None = None,
         *,
         system: str | None = None,
         raw: bool = False,
         parallel: int = PARALLEL,
-        n: int = 1,
-    ) -> list[GenerationResult]: ...
-
-    @overload
-    def generate(
-        self,
-        prompt: Prompt,
-        sampling: SamplingParams | None = None,
-        speculative: SpeculativeConfig | None = None,
-        *,
-        system: str | None = None,
-        raw: bool = False,
-        parallel: int = PARALLEL,
-        n: int,
+        n: int | None = None,
     ) -> list[GenerationResult]: ...
 
     def generate(
