@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.session import Session
 from specdec_cli.llama import host, library
+from specdec_cli.settings.config import Settings
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 N_CTX = 1024

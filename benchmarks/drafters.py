@@ -20,10 +20,10 @@ from common import geometric_mean, head, open_demo, row
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Step
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.options import AUTO
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.measure import hardware, suites
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import AUTO
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "model": {},

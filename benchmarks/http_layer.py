@@ -20,14 +20,14 @@ from typing import cast
 from common import machine
 
 from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import Body
 from specdec_cli.server.running import Gate, listen, serve_forever
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams
 
 TOKENS = 32
 

@@ -22,11 +22,11 @@ from typing import Any
 from common import add_models, machine
 
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
-from specdec_cli.engine.options import AUTO
 from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import AUTO
 
 CODE = 'def area_{0}(width, height):\n    """Area {0} in square metres."""\n    return width * height * {0}\n\n'
 

@@ -21,10 +21,10 @@ from common import add_models, forward_s, machine
 
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Step
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
+from specdec_cli.settings.config import Settings
 
 SUITES = "code,chat,reasoning,structured,summarisation,translation,creative,python,edit"
 

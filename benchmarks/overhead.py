@@ -22,11 +22,11 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.session import Session
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import hardware
 from specdec_cli.measure import simulate as simulation
+from specdec_cli.settings.config import Settings
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "target alone, greedy": {"drafter": "none"},

@@ -14,6 +14,7 @@ ROWS = (
     ("server", "display", "chat"),
     ("make_drafts", "measure", "pairs"),
     ("engine",),
+    ("weights", "settings"),
     ("drafters", "draft_length", "constraints", "llama", "gguf"),
     ("decoding",),
 )

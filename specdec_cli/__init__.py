@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from specdec_cli.engine.conversation import Conversation
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import GenerationResult
-    from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.compare import ComparisonResult
     from specdec_cli.measure.tune import MeasuredTuning
     from specdec_cli.pairs.pair_check import PairCheck
     from specdec_cli.pairs.pair_download import DownloadResult
+    from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 
 __version__ = "0.1.0"
 
@@ -56,7 +56,7 @@ _MODULES = {
     "engine.conversation": ("Conversation",),
     "engine.engine": ("Engine",),
     "engine.generation": ("GenerationResult",),
-    "engine.options": ("SamplingParams", "SpeculativeConfig"),
+    "settings.options": ("SamplingParams", "SpeculativeConfig"),
     "engine.session": ("Generation", "Session"),
     "measure.compare": ("ComparisonResult",),
     "measure.tune": ("MeasuredTuning",),

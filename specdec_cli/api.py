@@ -14,10 +14,8 @@ from specdec_cli.decoding.options import options_of
 from specdec_cli.display import notebook
 from specdec_cli.display.pair_tables import DownloadDisplay
 from specdec_cli.engine.async_engine import AsyncEngine
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.options import ModelOptions, SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.measure import suites
 from specdec_cli.measure import tune as tuning
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
@@ -27,6 +25,8 @@ from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.pairs.hub.download import DownloadProgress
 from specdec_cli.pairs.pair_check import CONTEXT, PairCheck, check_pair_by_name
 from specdec_cli.pairs.pair_download import DownloadResult, PairDownload
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import ModelOptions, SamplingParams, SpeculativeConfig, given_in
 
 _Given = ParamSpec("_Given")
 

@@ -9,12 +9,12 @@ from driver import DEMO
 from serving import TEMPLATE
 
 import specdec_cli
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.config import Settings
 
 TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
 

@@ -12,6 +12,8 @@ LAYERS = [
     {"decoding"},
     {"draft_length", "constraints", "llama", "gguf"},
     {"drafters"},
+    {"settings"},
+    {"weights"},
     {"engine"},
     {"pairs"},
     {"measure", "chat"},

@@ -53,9 +53,9 @@ from peers import (
     tasks_of,
 )
 
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.session import Session
 from specdec_cli.llama import host
+from specdec_cli.settings.config import Settings
 
 SWEPT = 2
 """Prompts of each category that the sweep uses."""

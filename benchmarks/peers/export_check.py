@@ -22,10 +22,10 @@ from peers import RunningServer
 
 from specdec_cli import load
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.engine import tuning
-from specdec_cli.engine.config import Settings
 from specdec_cli.measure import acceptance_traces, simulate, suites, tune
 from specdec_cli.measure.export import ENGINES, export
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights import tuning
 
 POLICY = ENGINES["llama-server"].policy
 

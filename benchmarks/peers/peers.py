@@ -18,9 +18,9 @@ from typing import Any, Protocol, TypeVar
 from common import free_port
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
+from specdec_cli.settings.config import Settings
 
 FEWEST_TOKENS = 16
 """The speed of a shorter answer means nothing."""

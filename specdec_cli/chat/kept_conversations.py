@@ -13,13 +13,13 @@ from typing import Literal
 import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import model_loading
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
 from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import identity
 from specdec_cli.user_files import suggest
+from specdec_cli.weights import model_loading
 
 
 @dataclass(frozen=True, slots=True)

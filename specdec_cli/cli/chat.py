@@ -32,9 +32,9 @@ def chat(
 
     /help lists the commands. In a pipe, each line is a message; put three quotes before and after several lines.
     """
-    from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.gguf.chat_template import template_of
     from specdec_cli.pairs.config_layers import require_used, resolve
+    from specdec_cli.weights.model_pair import check_pair
 
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])
@@ -48,8 +48,8 @@ def chat(
     from specdec_cli.cli.prompt_input import asked_prediction
     from specdec_cli.engine.conversation import Conversation
     from specdec_cli.engine.engine import one_session
-    from specdec_cli.engine.options import SpeculativeConfig
     from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.settings.options import SpeculativeConfig
 
     if settings.accept == "rejection" and given.flags["accept"] is None:
         settings = replace(settings, accept="coupled")  # so that /alone can compare sampled answers

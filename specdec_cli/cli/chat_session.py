@@ -22,11 +22,11 @@ from specdec_cli.decoding.rules import label
 from specdec_cli.display.run_report import alone_line, turn_line
 from specdec_cli.display.tables import lines_table
 from specdec_cli.display.terminal import raw, status_line
-from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.conversation import Conversation
-from specdec_cli.engine.options import flag_of, name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.settings.config import Settings, check_value
+from specdec_cli.settings.options import flag_of, name_of
 from specdec_cli.user_files import expanded, nearest, require_file
 
 FENCE = '"""'

@@ -140,9 +140,9 @@ def edit(
 
     On a terminal, specdec asks before it writes. In a pipe, it writes only with --write.
     """
-    from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.gguf.chat_template import template_of
     from specdec_cli.pairs.config_layers import require_used, resolve
+    from specdec_cli.weights.model_pair import check_pair
 
     passage = Passage.read(file, lines)
     if not instruction.strip():
@@ -159,7 +159,7 @@ def edit(
         )
     from specdec_cli.display.parts import EDIT_STYLES
     from specdec_cli.engine.engine import one_session
-    from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
+    from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 
     with interruptible() as interrupt, ExitStack() as stack:
         with status_line(f"loading {pair.target_path.name}", silent=False):

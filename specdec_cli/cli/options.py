@@ -14,7 +14,7 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.options import Option
-from specdec_cli.engine.options import KINDS, OPTIONS
+from specdec_cli.settings.options import KINDS, OPTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from specdec_cli.decoding.errors import UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
-    from specdec_cli.engine.config import Settings
+    from specdec_cli.settings.config import Settings
 
 _MOST_BYTES = 1 << 26
 """The longest prompt: a device such as /dev/zero never ends."""

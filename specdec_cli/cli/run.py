@@ -19,10 +19,10 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.config import Settings
     from specdec_cli.engine.generation import GenerationResult
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceFile
+    from specdec_cli.settings.config import Settings
 
 
 _Prompt = Annotated[str | None, typer.Argument(help="The prompt. Piped text is added to it.")]
@@ -84,9 +84,9 @@ def run(
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE
-    from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
     from specdec_cli.pairs.config_layers import require_used, resolve
+    from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+    from specdec_cli.weights.model_pair import check_pair
 
     sampling = SamplingParams(
         stop=tuple(map(unescaped, stop or ())), grammar=asked_grammar(json_schema, grammar, regex)
@@ -137,7 +137,7 @@ def _predicted(settings: Settings, prediction: str | None, prompt: str | None, f
 
 def _begin_trials(given: opt.Given) -> None:
     """Begin to try new files in a child process, in parallel with the imports: both take half a second."""
-    from specdec_cli.engine.model_loading import begin_trial
+    from specdec_cli.weights.model_loading import begin_trial
 
     for name in ("target", "draft"):
         if str(given.flags[name]).endswith(".gguf"):

@@ -83,11 +83,11 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[tupl
     Yields what answers requests, and the model's names for requests, its own first.
     """
     from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.scheduler import Scheduler
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.pairs.config_layers import require_used, resolve
     from specdec_cli.server.request_answering import Answering
+    from specdec_cli.weights.model_pair import check_pair
 
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])

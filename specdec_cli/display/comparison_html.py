@@ -10,9 +10,9 @@ from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.pages import render
-from specdec_cli.engine.options import given_in
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.trials import FEW_DRAFTS, Trial
+from specdec_cli.settings.options import given_in
 
 _MAX_TEXTS = 350_000
 """Characters of HTML for the answers. Prompts beyond this are left out; those with divergences come first."""

@@ -14,10 +14,7 @@ from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.decoding.types import REVIEWED, DraftModel
 from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_chains, require_rewinding
-from specdec_cli.engine.pass_costs import DRAFT_S, VERIFY_S, PassCosts
-from specdec_cli.engine.weights import LoadedModel, Weights
 from specdec_cli.gguf import memory
 from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
@@ -29,6 +26,9 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights.pass_costs import DRAFT_S, VERIFY_S, PassCosts
+from specdec_cli.weights.weights import LoadedModel, Weights
 
 
 class ModelContext:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult, text_of
-from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
-from specdec_cli.engine.prompt import Message, render
 from specdec_cli.engine.session import Generation, Session
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+from specdec_cli.weights.prompt import Message, render
 
 LEAST_ANSWER = 64
 """Tokens that a prompt must leave free for the answer: earlier turns are dropped until it does."""

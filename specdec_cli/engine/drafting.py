@@ -18,11 +18,11 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.drafters.drafter_context import DrafterContext
-from specdec_cli.engine import tuning
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.contexts import Contexts, PairCosts
-from specdec_cli.engine.learned import Learning
-from specdec_cli.engine.weights import Weights
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights import tuning
+from specdec_cli.weights.learned import Learning
+from specdec_cli.weights.weights import Weights
 
 _MOST_POLICIES = 64
 _SPARE = 1024

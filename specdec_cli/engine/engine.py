@@ -11,17 +11,17 @@ from typing import Any, Concatenate, ParamSpec, cast, overload
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.generation import GenerationResult, text_of
-from specdec_cli.engine.model_pair import ModelPair, check_pair
-from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
-from specdec_cli.engine.prompt import Prompt, is_list_of_prompts
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.engine.together import PARALLEL, Together
-from specdec_cli.engine.weights import Weights
 from specdec_cli.gguf.chat_template import template_of
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+from specdec_cli.weights.model_pair import ModelPair, check_pair
+from specdec_cli.weights.prompt import Prompt, is_list_of_prompts
+from specdec_cli.weights.weights import Weights
 
 _Given = ParamSpec("_Given")
 

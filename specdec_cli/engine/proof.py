@@ -8,9 +8,9 @@ from dataclasses import replace
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.settings.config import Settings
 
 
 def divergence(

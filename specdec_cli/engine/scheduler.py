@@ -21,11 +21,11 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.slots import Slots
-from specdec_cli.engine.weights import Weights
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH, Piece
 from specdec_cli.llama.shared_context import SharedContext
+from specdec_cli.weights.weights import Weights
 
 _LOG = logging.getLogger(__name__)
 

@@ -25,17 +25,17 @@ from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine import proof
 from specdec_cli.engine.baseline import BaselineResult, paired_speedup
-from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.contexts import Contexts, ModelContext, PairCosts
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import GenerationResult, conditions
-from specdec_cli.engine.model_pair import ModelPair
-from specdec_cli.engine.options import SamplingParams, SpeculativeConfig, given_in
-from specdec_cli.engine.prompt import Prompt
-from specdec_cli.engine.weights import Weights
 from specdec_cli.json_store import to_json as record_to_json
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.settings.config import Settings, check_value
+from specdec_cli.settings.options import SamplingParams, SpeculativeConfig, given_in
+from specdec_cli.weights.model_pair import ModelPair
+from specdec_cli.weights.prompt import Prompt
+from specdec_cli.weights.weights import Weights
 
 _UNEVEN = 4.0
 """The unevenness of pass times above which a note is shown. A growing context alone stays below it."""

@@ -12,13 +12,13 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.contexts import ModelContext
-from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.weights import Weights
 from specdec_cli.gguf import memory
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.shared_context import SharedContext
+from specdec_cli.weights.pass_costs import PassCosts
+from specdec_cli.weights.weights import Weights
 
 _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
 """The text that passes are timed with, before the first request."""

@@ -9,14 +9,14 @@ from threading import Lock, Semaphore
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.prompt import Prompt
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.engine.session import Generation, Session
-from specdec_cli.engine.weights import Weights
 from specdec_cli.llama.model import Model
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights.prompt import Prompt
+from specdec_cli.weights.weights import Weights
 
 PARALLEL = 8
 """How many answers are computed at once by default."""

@@ -1,7 +1,7 @@
 """Rejects model files by their headers; for those on the Hub, before the download.
 
-llama.cpp crashes on many damaged files. The trial of a new file in a child process (engine/model_loading.py) finds most
-of them. This module finds what a trial can't, or gives a better reason.
+llama.cpp crashes on many damaged files. The trial of a new file in a child process (weights/model_loading.py) finds
+most of them. This module finds what a trial can't, or gives a better reason.
 """
 
 from __future__ import annotations

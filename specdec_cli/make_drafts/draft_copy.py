@@ -17,7 +17,6 @@ from msgspec import UNSET, UnsetType
 
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.model_loading import load_model
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.header import Header, Tensor, shown
 from specdec_cli.gguf.reader import part_names, read_header
@@ -30,6 +29,7 @@ from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.sources import is_profile, model_name
 from specdec_cli.user_files import format_bytes
+from specdec_cli.weights.model_loading import load_model
 
 BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
 

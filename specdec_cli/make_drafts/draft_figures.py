@@ -12,13 +12,13 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length import DraftForm
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
-from specdec_cli.engine.options import SamplingParams
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt, in_turn
 from specdec_cli.measure.trials import acceptance_by_position
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams
 
 CHAIN = 4
 """Tokens of the measured drafts; in a tree, per branch."""

@@ -20,8 +20,6 @@ from time import perf_counter
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import prompt as prompt_text
-from specdec_cli.engine.model_loading import load_model
 from specdec_cli.gguf.header import Header, Tensor, shown
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.context import LlamaContext
@@ -40,6 +38,8 @@ from specdec_cli.make_drafts.draft_copy import (
 )
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import before_a_loop
+from specdec_cli.weights import prompt as prompt_text
+from specdec_cli.weights.model_loading import load_model
 
 _ALIKE = {
     *("arcee", "bloom", "codeshell", "exaone", "falcon", "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe"),

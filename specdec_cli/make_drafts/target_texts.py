@@ -16,8 +16,6 @@ import numpy as np
 from specdec_cli.chat import kept_conversations
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.engine.options import SamplingParams
-from specdec_cli.engine.prompt import Prompt as PromptInput
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama.context import LlamaContext
@@ -26,7 +24,9 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
 from specdec_cli.measure.suites import Prompt, tuning_prompts
+from specdec_cli.settings.options import SamplingParams
 from specdec_cli.user_files import replacing
+from specdec_cli.weights.prompt import Prompt as PromptInput
 
 Report = Callable[[int, int, float], None]
 """Called with the tokens recorded so far, the tokens wanted, and the seconds left."""

@@ -19,9 +19,7 @@ import msgspec
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
-from specdec_cli.engine.model_loading import load_model, require_heads
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.head_files import head_of
 from specdec_cli.gguf.header import Header
@@ -51,6 +49,8 @@ from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.sources import read_local
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights.model_loading import load_model, require_heads
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.trainer import TrainingPlan

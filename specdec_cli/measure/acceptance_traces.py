@@ -23,14 +23,14 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import Row, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Verdict
-from specdec_cli.engine.tuning import path_of
 from specdec_cli.json_store import from_json
 from specdec_cli.measure.simulate import AHEAD, Answer, Text
 from specdec_cli.user_files import bundled_dir, parse_json, write_whole
+from specdec_cli.weights.tuning import path_of
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.config import Settings
     from specdec_cli.engine.session import Session
+    from specdec_cli.settings.config import Settings
 
 _MOST_BYTES = 1 << 26
 _FIX = "Record it again."

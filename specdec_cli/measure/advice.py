@@ -15,11 +15,11 @@ import numpy as np
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.engine.options import AUTO
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.simulate import half_priced
 from specdec_cli.measure.trials import Summary, Trial, Variant, acceptance_by_position, paired_ratios
 from specdec_cli.measure.verdict import OverallVerdict
+from specdec_cli.settings.options import AUTO
 
 _LEAST_PASSES = 5
 """Fewer verifications of a size don't show what it costs."""

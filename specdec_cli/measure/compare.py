@@ -23,7 +23,6 @@ from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
-from specdec_cli.engine.options import AUTO, given_in
 from specdec_cli.gguf import memory
 from specdec_cli.json_store import to_json
 from specdec_cli.llama.placement import Device
@@ -32,11 +31,12 @@ from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.suites import Prompt, fitting
 from specdec_cli.measure.trials import Summary, Trial, Variant, by_prompt, noise, summarise, trial_of
 from specdec_cli.measure.verdict import OverallVerdict, findings, overall_verdict
+from specdec_cli.settings.options import AUTO, given_in
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.config import Settings
-    from specdec_cli.engine.model_pair import ModelPair
     from specdec_cli.engine.session import Session
+    from specdec_cli.settings.config import Settings
+    from specdec_cli.weights.model_pair import ModelPair
 
 _WARM_UP_TOKENS = 16
 _LEAST_ROOM = 16
@@ -267,8 +267,8 @@ class ComparisonRun:
 
     def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
         """Keep the speedup of the best variant that uses the pair's draft model, for `specdec ls`, if it has bounds."""
-        from specdec_cli.engine.model_pair import setup_of_pair
         from specdec_cli.pairs import speeds
+        from specdec_cli.weights.model_pair import setup_of_pair
 
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
         summaries = [each for each in result.of_category("all") if each.variant in of_pair]

@@ -20,13 +20,13 @@ from msgspec import UNSET, UnsetType
 from specdec_cli import __version__, user_files
 from specdec_cli.decoding.errors import DownloadError, SpecdecError
 from specdec_cli.drafters import corpus
-from specdec_cli.engine.config import Settings
 from specdec_cli.llama import building, host, kernels
 from specdec_cli.llama.placement import Device
 from specdec_cli.llama.trials import Child
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache
+from specdec_cli.settings.config import Settings
 
 _CMAKE_FLAGS = {"cuda": "GGML_CUDA", "metal": "GGML_METAL", "vulkan": "GGML_VULKAN"}
 _WAIT_S = 120.0
@@ -211,8 +211,8 @@ def _run_pair(folder: str) -> BundledPair:
     target, draft = (str(Path(folder) / f"{role}.gguf") for role in ("target", "draft"))
     try:
         from specdec_cli.engine.engine import one_session
-        from specdec_cli.engine.pass_costs import usual_threads
         from specdec_cli.llama.interrupt import Interrupt
+        from specdec_cli.weights.pass_costs import usual_threads
 
         threads = usual_threads()
         settings = Settings(

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
-from specdec_cli.engine import tuning
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.simulate import LEAST_CONFIDENCE, WORTH_IT, StaticPolicy, StaticSetting, best_static, places
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights import tuning
+from specdec_cli.weights.model_pair import check_pair, setup_of_pair
 
 _KNOWN = {"model", "ngram", "none"}
 """Drafters that other engines also have."""

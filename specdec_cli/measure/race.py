@@ -23,12 +23,12 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.generation import conditions
 from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.settings.config import Settings
 from specdec_cli.user_files import bundled_dir
 
 PROMPT = """\

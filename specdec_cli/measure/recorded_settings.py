@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from specdec_cli.engine.config import Options, types
-from specdec_cli.engine.options import OPTIONS, name_of
+from specdec_cli.settings.config import Options, types
+from specdec_cli.settings.options import OPTIONS, name_of
 
 
 @dataclass(frozen=True)

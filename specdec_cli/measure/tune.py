@@ -16,11 +16,6 @@ from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.rules import LOSSY
-from specdec_cli.engine import tuning
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
-from specdec_cli.engine.options import AUTO
-from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
@@ -29,6 +24,11 @@ from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
 from specdec_cli.measure.simulate import Answer, Prediction, calibrate, places, predict, verdict
 from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import AUTO
+from specdec_cli.weights import tuning
+from specdec_cli.weights.model_pair import ModelPair, check_pair, setup_of_pair
+from specdec_cli.weights.tuning import Tuning
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
@@ -307,10 +307,10 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
 
     Without a GPU, or if the user has chosen, there is nothing to try.
     """
-    from specdec_cli.engine.model_loading import load_model
     from specdec_cli.llama import library, placing
     from specdec_cli.llama.context import LlamaContext
     from specdec_cli.llama.pass_probes import pass_seconds
+    from specdec_cli.weights.model_loading import load_model
 
     if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
         return settings, {}

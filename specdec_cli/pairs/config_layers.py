@@ -12,13 +12,13 @@ from typing import Any
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import Settings, check_value
-from specdec_cli.engine.options import AUTO, OPTIONS, name_of
 from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import made_drafts, profiles, pulled_pairs
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.profiles import Profile
+from specdec_cli.settings.config import Settings, check_value
+from specdec_cli.settings.options import AUTO, OPTIONS, name_of
 from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
 
 

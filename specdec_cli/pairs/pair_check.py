@@ -152,7 +152,7 @@ def compare_sources(
     advice = (_of_ratio(ratio), *kinds, *_of_context(*sides), *_of_memory(memory))
     rounding = None
     if target.path:
-        from specdec_cli.engine.pass_costs import known_agreement
+        from specdec_cli.weights.pass_costs import known_agreement
 
         rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise measures it")
     advice = () if comparison.verdict == "incompatible" else advice

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
-from specdec_cli.engine.tuning import TUNINGS, path_of
 from specdec_cli.json_store import FORMAT, JsonStore
+from specdec_cli.weights.tuning import TUNINGS, path_of
 
 
 @dataclass(frozen=True, slots=True)

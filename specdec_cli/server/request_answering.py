@@ -18,11 +18,11 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Event, Prefill, Step, Token
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.options import SamplingParams
-from specdec_cli.engine.prompt import Prompt
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
+from specdec_cli.settings.options import SamplingParams
+from specdec_cli.weights.prompt import Prompt
 
 _T = TypeVar("_T")
 _QUICK_TEXT = 1 << 16

@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
-from specdec_cli.engine.config import check_value
-from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
-from specdec_cli.engine.prompt import Prompt
+from specdec_cli.settings.config import check_value
+from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+from specdec_cli.weights.prompt import Prompt
 
 MAX_CHOICES = 16
 _MAX_STOPS = 16

@@ -9,8 +9,8 @@ import report
 from common import DEMO
 from peers import Answer, Static, Task
 
-from specdec_cli.engine.config import Settings
 from specdec_cli.measure import hardware
+from specdec_cli.settings.config import Settings
 
 
 def a_curve(model, context, ms):

@@ -12,10 +12,10 @@ from kept_states import DAMAGES, PLACES, damage
 from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.kept_conversations import CONVERSATIONS
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.conversation import ContextFull, Conversation
 from specdec_cli.engine.engine import one_session
-from specdec_cli.engine.options import SamplingParams
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"

@@ -13,7 +13,7 @@ from driver import DRAFT, TARGET, assert_refused, call, configure, run, succeede
 from hub_pairs import own_profile
 
 from specdec_cli import load
-from specdec_cli.engine import model_loading
+from specdec_cli.weights import model_loading
 
 SHORT = ("run", "def median(values):\n    return", "-n", 24, "-k", 3)
 

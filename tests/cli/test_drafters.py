@@ -8,7 +8,7 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, run, succeeded, told
 
 from specdec_cli import drafters
-from specdec_cli.engine import config
+from specdec_cli.settings import config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 MODELS = ("-m", TARGET, "-md", DRAFT)

@@ -12,8 +12,8 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, 
 from terminal import Terminal
 
 from specdec_cli.decoding.rules import RULES
-from specdec_cli.engine import pass_costs as costing
-from specdec_cli.engine import pass_costs as kept_costs
+from specdec_cli.weights import pass_costs as costing
+from specdec_cli.weights import pass_costs as kept_costs
 
 SAMPLED = ["--temp", 0.8, "--seed", 7, "-n", 24]
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return"

@@ -19,9 +19,6 @@ from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import model_loading, tuning, weights
-from specdec_cli.engine import pass_costs as costing
-from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
 from specdec_cli.llama import host, library, pass_probes
 from specdec_cli.llama.context import LlamaContext
@@ -32,6 +29,9 @@ from specdec_cli.measure import tune as tuner
 from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.measure.tune import MeasuredTuning
 from specdec_cli.pairs import profiles
+from specdec_cli.weights import model_loading, tuning, weights
+from specdec_cli.weights import pass_costs as costing
+from specdec_cli.weights.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]

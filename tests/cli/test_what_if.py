@@ -5,10 +5,10 @@ from dataclasses import replace
 from driver import DRAFT, TARGET, assert_refused, call, told
 from recorded import recording
 
-from specdec_cli.engine import tuning
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.pairs import profiles
+from specdec_cli.weights import tuning
 
 
 def predict(name, *args):

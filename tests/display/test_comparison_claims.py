@@ -20,11 +20,11 @@ from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.display import comparison_tables, race_view
 from specdec_cli.display.comparison_html import page
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.engine.options import AUTO
 from specdec_cli.measure.advice import advise
 from specdec_cli.measure.race import Race
 from specdec_cli.measure.trials import paired_ratios
 from specdec_cli.measure.verdict import findings
+from specdec_cli.settings.options import AUTO
 
 WORDS = tuple("abcdefghijk")
 ALONE = "target alone"

@@ -18,10 +18,10 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Done, Draft, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
+from specdec_cli.settings.config import Settings
 
 
 def open_auto(monkeypatch, costs=FLAT, **changes):

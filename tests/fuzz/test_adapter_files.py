@@ -8,13 +8,13 @@ import tiny
 from fuzzing import Failures, cases
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_loading import load_model
-from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights.model_loading import load_model
+from specdec_cli.weights.model_pair import check_pair
 
 pytestmark = pytest.mark.fuzz
 

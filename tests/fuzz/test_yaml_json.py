@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fuzzing import cases, specdec
 
-from specdec_cli.engine.options import OPTIONS
+from specdec_cli.settings.options import OPTIONS
 
 pytestmark = pytest.mark.fuzz
 

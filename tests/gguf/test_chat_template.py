@@ -4,9 +4,9 @@ import ggufs
 import pytest
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.engine.prompt import tokenize
 from specdec_cli.gguf import chat_template as chat
 from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.weights.prompt import tokenize
 
 CHATML = """{{ bos_token }}{% for m in messages %}
     {{- '<|im_start|>' + m['role'] + '\\n' + m.content | trim + '<|im_end|>' + '\\n' -}}

@@ -12,10 +12,10 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Draft, Verdict
-from specdec_cli.engine import pass_costs
 from specdec_cli.llama import pass_probes
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.weights import pass_costs
 
 LONG = "x = [1, 2, 3]\n" * 40
 """More than the 256 tokens from which two threads, which tests of real models use, read a single token otherwise."""

@@ -11,7 +11,6 @@ from time import perf_counter
 import pytest
 from engines import TARGET, open_session
 
-from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.llama import computing, host
 from specdec_cli.llama.computing import PendingCall, Worker
@@ -19,6 +18,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.options import SamplingParams
 
 TOKENS, ROUNDS, ATTEMPTS = 40, 9, 20
 WITHIN = 1.1

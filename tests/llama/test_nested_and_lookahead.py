@@ -10,7 +10,7 @@ from prompts import PROMPTS
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.weights.pass_costs import PassCosts
 
 WAYS = {
     "lookahead": {},

@@ -11,12 +11,12 @@ from driver import TARGET, assert_refused, call, run, told
 from engines import open_session
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import Settings
 from specdec_cli.llama import library, placing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Device, Placement
+from specdec_cli.settings.config import Settings
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
 GPUS = [Device(f"CUDA{i}", "a GPU", "GPU", free << 30, 80 << 30) for i, free in enumerate((10, 40, 30))]

@@ -104,7 +104,7 @@ def test_kept_conversations_are_prompts(tmp_path):
 
 
 def test_figures_are_those_of_the_answers(session, prompts):
-    from specdec_cli.engine.config import Settings
+    from specdec_cli.settings.config import Settings
 
     settings = Settings(str(DEMO / "target.gguf"), str(DEMO / "draft.gguf"), threads=1)
     figures = draft_figures(settings, prompts, ("rtx-4090",), Interrupt())

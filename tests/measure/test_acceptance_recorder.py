@@ -16,11 +16,11 @@ from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import acceptance_traces as recorder
 from specdec_cli.measure.acceptance_traces import before_a_loop, record
 from specdec_cli.measure.simulate import AHEAD, replay
+from specdec_cli.settings.config import Settings
 
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 

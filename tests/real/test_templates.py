@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 from driver import run, specdec
 
-from specdec_cli.engine import prompt
 from specdec_cli.gguf import chat_template as chat
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.weights import prompt
 
 DEFAULT_SYSTEM = {
     "smol": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",

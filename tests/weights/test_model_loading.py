@@ -10,11 +10,11 @@ import tiny
 from driver import TARGET, assert_refused, run
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.engine import model_loading
-from specdec_cli.engine.model_loading import TRIALS, begin_trial, load_model
 from specdec_cli.llama import kernels, trials
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
+from specdec_cli.weights import model_loading
+from specdec_cli.weights.model_loading import TRIALS, begin_trial, load_model
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 

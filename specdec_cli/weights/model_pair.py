@@ -9,8 +9,6 @@ from pathlib import Path
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.gguf import adapters, chat_template, tokenizer_comparison
 from specdec_cli.gguf.head_files import head_of, is_head_alone, read_medusa
 from specdec_cli.gguf.header import Header, damaged, shown
@@ -20,7 +18,9 @@ from specdec_cli.gguf.tokenizer_comparison import Comparison
 from specdec_cli.gguf.vocabulary import TokenOverlap, Vocabulary
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.config import Settings
 from specdec_cli.user_files import expanded
+from specdec_cli.weights.model_loading import begin_trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, fill, options_of
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES, keeps_greedy
 from specdec_cli.decoding.types import LengthPolicy
-from specdec_cli.engine.options import AUTO, KINDS, OPTIONS, ModelOptions, SamplingParams, SpeculativeConfig
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.options import AUTO, KINDS, OPTIONS, ModelOptions, SamplingParams, SpeculativeConfig
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar_state import TokenVocabulary

@@ -4,9 +4,9 @@ import pytest
 from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
-from specdec_cli.engine import pass_costs as costing
-from specdec_cli.engine import pass_costs as kept_costs
-from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.weights import pass_costs as costing
+from specdec_cli.weights import pass_costs as kept_costs
+from specdec_cli.weights.pass_costs import PassCosts
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}

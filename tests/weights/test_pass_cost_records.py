@@ -6,8 +6,8 @@ import pytest
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine import pass_costs as kept_costs
-from specdec_cli.engine.pass_costs import KeptCosts, Place
+from specdec_cli.weights import pass_costs as kept_costs
+from specdec_cli.weights.pass_costs import KeptCosts, Place
 
 HERE = Place("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
 COSTS = KeptCosts({1: 0.05, 4: 0.16}, {1: 0.02}, Agreement(1, 3, 2, (96, 320), {4: 0.4}))

@@ -9,12 +9,12 @@ from driver import DRAFT, TARGET
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import BINS, Calibration
-from specdec_cli.engine import tuning
-from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.pairs import profiles
+from specdec_cli.weights import tuning
+from specdec_cli.weights.tuning import Tuning
 
 
 def learned(greedy=True):

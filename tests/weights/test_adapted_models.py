@@ -15,11 +15,7 @@ from specdec_cli import SamplingParams
 from specdec_cli.chat import kept_conversations
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.draft_length.cost_model import SharedLoad
-from specdec_cli.engine import pass_costs as kept_costs
-from specdec_cli.engine import tuning
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.conversation import Conversation
-from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
@@ -27,6 +23,10 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure.acceptance_traces import recording_of
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights import pass_costs as kept_costs
+from specdec_cli.weights import tuning
+from specdec_cli.weights.model_pair import check_pair, setup_of_pair
 
 PROMPT = "def median(values):\n    return"
 

@@ -15,18 +15,18 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.drafters import corpus
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.translation import Translation, Writer
-from specdec_cli.engine import tuning
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_loading import load_head, load_model, require_heads
-from specdec_cli.engine.model_pair import ModelPair, setup_of, setup_of_pair
-from specdec_cli.engine.prompt import Prompt, TokenizedPrompt, tokenize
-from specdec_cli.engine.tuning import Tuning
 from specdec_cli.gguf.header import Header
 from specdec_cli.llama import host, kernels, library, placing
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.config import Settings
+from specdec_cli.weights import tuning
+from specdec_cli.weights.model_loading import load_head, load_model, require_heads
+from specdec_cli.weights.model_pair import ModelPair, setup_of, setup_of_pair
+from specdec_cli.weights.prompt import Prompt, TokenizedPrompt, tokenize
+from specdec_cli.weights.tuning import Tuning
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,10 +6,10 @@ import pytest
 from driver import told
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.options import name_of
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import name_of
 
 
 @pytest.fixture

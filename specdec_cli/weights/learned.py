@@ -13,11 +13,11 @@ import platformdirs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.loss_budget import START, LossBudget
-from specdec_cli.engine import tuning
-from specdec_cli.engine.model_pair import setup_of_pair
-from specdec_cli.engine.weights import Weights
 from specdec_cli.json_store import JsonStore
 from specdec_cli.llama import library
+from specdec_cli.weights import tuning
+from specdec_cli.weights.model_pair import setup_of_pair
+from specdec_cli.weights.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from specdec_cli import SamplingParams, SpeculativeConfig, load
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
-from specdec_cli.engine.config import Settings, check_value
-from specdec_cli.engine.options import OPTIONS, ModelOptions, flag_of, given_in, name_of
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.server.request_bodies import CompletionBody, parse
+from specdec_cli.settings.config import Settings, check_value
+from specdec_cli.settings.options import OPTIONS, ModelOptions, flag_of, given_in, name_of
 
 
 def test_load_takes_the_options_of_models():

@@ -12,7 +12,7 @@ from timed import FLAT, STEEP, scaled
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.loss_budget import START, LossBudget
-from specdec_cli.engine.learned import Learned
+from specdec_cli.weights.learned import Learned
 
 
 def kept():
