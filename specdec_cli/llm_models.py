@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ import llm
 from pydantic import Field
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine.options import OPTIONS, SamplingParams
 from specdec_cli.gguf.chat_template import template_of
 from specdec_cli.pairs.pair_list import list_pairs
+from specdec_cli.settings.options import OPTIONS, SamplingParams
 
 if TYPE_CHECKING:
     from specdec_cli.engine.async_engine import AsyncEngine
@@ -60,10 +60,18 @@ class PairModel(llm.Model):
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
     ) -> Iterator[str]:
         """The text of an answer, as it comes."""
+        from specdec_cli.decoding.metrics import Metrics
+        from specdec_cli.engine.generation import text_of
+
         with _errors():
-            engine = _engine(self._name)
+            engine, metrics = _engine(self._name), Metrics()
             messages = _messages(engine, prompt, conversation.responses if conversation else ())
-            yield from engine.stream_text(messages, _sampling(prompt))
+            with closing(engine.stream(messages, _sampling(prompt))) as events:
+                for event in events:
+                    metrics.add(event)
+                    if text := text_of(event):
+                        yield text
+            response.set_usage(input=len(engine.tokenize(messages)), output=metrics.emitted)
 
 
 class AsyncPairModel(llm.AsyncModel):
@@ -83,15 +91,18 @@ class AsyncPairModel(llm.AsyncModel):
         conversation: llm.AsyncConversation | None,
     ) -> AsyncGenerator[str, None]:
         """The text of an answer, as it comes."""
+        from specdec_cli.decoding.metrics import Metrics
         from specdec_cli.engine.generation import text_of
 
         with _errors():
-            engine = await asyncio.to_thread(_async_engine, self._name)
+            engine, metrics = await asyncio.to_thread(_async_engine, self._name), Metrics()
             messages = _messages(engine.engine, prompt, conversation.responses if conversation else ())
             async with aclosing(engine.stream(messages, _sampling(prompt))) as events:
                 async for event in events:
+                    metrics.add(event)
                     if text := text_of(event):
                         yield text
+            response.set_usage(input=len(engine.engine.tokenize(messages)), output=metrics.emitted)
 
 
 @cache

@@ -39,7 +39,9 @@ def test_an_answer_and_a_conversation(pairs):
     engine = llm_models._engine("mine")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     sampling = llm_models.SamplingParams(max_tokens=8)
-    assert engine.generate(messages, sampling).text == first.text()
+    answer = engine.generate(messages, sampling)
+    assert answer.text == first.text()
+    assert (first.usage().input, first.usage().output) == (len(answer.prompt), len(answer.tokens))
     second = conversation.prompt("and then?", max_tokens=8)
     messages += [{"role": "assistant", "content": first.text()}, {"role": "user", "content": "and then?"}]
     assert engine.generate(messages, sampling).text == second.text()
@@ -49,9 +51,13 @@ def test_asyncio(pairs):
     blocking, model = pairs["specdec/mine"]
 
     async def main():
-        return [piece async for piece in model.prompt("hello", max_tokens=8)]
+        response = model.prompt("hello", max_tokens=8)
+        return [piece async for piece in response], await response.usage()
 
-    assert "".join(asyncio.run(main())) == blocking.prompt("hello", max_tokens=8).text()
+    pieces, usage = asyncio.run(main())
+    answer = blocking.prompt("hello", max_tokens=8)
+    assert "".join(pieces) == answer.text()
+    assert usage == answer.usage() and usage.output
 
 
 def test_errors_are_those_of_llm(pairs):
