@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import importlib
 import os
+import pathlib
 import sys
 import types
 from pathlib import Path
@@ -156,6 +157,9 @@ def _guard_files():
     os.symlink = link
     for name in ("remove", "rename", "replace", "unlink"):
         setattr(os, name, guarded(getattr(os, name)))
+    if accessor := getattr(pathlib, "_NormalAccessor", None):  # Python 3.10's pathlib has taken the functions before
+        for name in ("symlink", "rename", "replace", "unlink"):
+            setattr(accessor, name, staticmethod(getattr(os, name)))
 
 
 def _open_files():

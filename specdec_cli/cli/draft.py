@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -232,11 +232,8 @@ def _train(
 
 
 def _options_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(function, include_extras=True, localns={"Recipe": object})
-    return [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(function).parameters.items()
-    ]
+    signature = inspect.signature(function, eval_str=True, locals={"Recipe": object})
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
 
 
 def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:

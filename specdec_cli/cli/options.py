@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -118,10 +118,10 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options of settings to a command, whose first argument is then a `Given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[1:]
-        hints = get_type_hints(command, include_extras=True)
+        # Before Python 3.11, `typing.get_type_hints` hides an annotation whose default is None from Typer.
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-        parameters += [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        parameters += own
         parameters.append(
             inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll)
         )
