@@ -126,8 +126,8 @@ def pull(
 
     name: for the pair, so that `load` finds it; by default from its files. verify: compute the checksums of files that
     are here already. translate: accept a draft with another tokenizer. progress: called with a file's name, its state
-    ("begin", "fetch", "wait", "check" or "done") and the bytes on this machine; by default, progress appears on stderr,
-    as bars on a terminal.
+    ("begin", "fetch", "wait", "check" or "done") and the bytes on this machine; by default, progress appears as bars in
+    a notebook or on a terminal, otherwise as lines on stderr.
 
     Raises UsageError on wrong names, IncompatiblePair before any weights are fetched, DownloadError if the Hub fails or
     the disk is full.
@@ -143,7 +143,7 @@ def pull(
         raise IncompatiblePair(f"the tokenizers of draft and target differ: {plan.check.reason}", fix)
     if progress is not None:
         return download.run(plan, progress)
-    with DownloadDisplay(plan.files) as display:
+    with notebook.DownloadBars(plan.files) if notebook.is_running() else DownloadDisplay(plan.files) as display:
         return download.run(plan, display)
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
 from markupsafe import Markup
 
 from specdec_cli.decoding.types import Origin, Token
@@ -9,10 +16,13 @@ from specdec_cli.display import comparison_html
 from specdec_cli.display.player import underlined
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure.compare import ComparisonResult
+from specdec_cli.pairs.pair_download import PlannedFile
+from specdec_cli.user_files import format_bytes
 
 _COLOURS: dict[Origin, str] = {"accepted": "#1a8039", "correction": "#a06000", "bonus": "#0e7a96", "forced": "#8a55e0"}
 """With a contrast of at least 4.5 to white and of 3.7 to #111: nothing tells a cell which theme its notebook has."""
 _HEIGHT = 640
+_REFRESH_S = 0.2
 
 
 def answer(result: GenerationResult) -> str:
@@ -49,3 +59,45 @@ def comparison(result: ComparisonResult) -> str:
     page = comparison_html.page(result)
     style = f"width: 100%; height: {_HEIGHT}px; border: 0"
     return str(Markup('<iframe style="{}" srcdoc="{}" title="comparison"></iframe>').format(style, page))
+
+
+def is_running() -> bool:
+    """Whether this process computes for a notebook, which shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+class DownloadBars:
+    """Shows the progress of downloads as bars in a notebook's cell. Called as `hub.download.DownloadProgress`."""
+
+    def __init__(self, files: Sequence[PlannedFile]) -> None:
+        self._sizes = {file.name: file.size for file in files}
+        self._done = dict.fromkeys(self._sizes, 0)
+        self._cell: Any = None
+        self._shown_at = 0.0
+
+    def __enter__(self) -> DownloadBars:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._cell is not None:
+            self._show()
+
+    def __call__(self, name: str, state: str, done: int) -> None:
+        self._done[name] = done
+        if monotonic() - self._shown_at >= _REFRESH_S:
+            self._show()
+
+    def _show(self) -> None:
+        bar = Markup('<div><progress value="{}" max="{}"></progress> {}, {} of {}</div>')
+        rows = [
+            bar.format(done, self._sizes[name], name.rpartition("/")[2], *map(format_bytes, (done, self._sizes[name])))
+            for name, done in self._done.items()
+        ]
+        ipython = import_module("IPython.display")
+        cell = ipython.HTML(str(Markup("").join(rows)))
+        if self._cell is None:
+            self._cell = ipython.display(cell, display_id=True)
+        else:
+            self._cell.update(cell)
+        self._shown_at = monotonic()

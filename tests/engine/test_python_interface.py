@@ -2,10 +2,13 @@
 
 import os
 import random
+import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -172,6 +175,22 @@ def test_an_answer_in_a_notebook(session):
     page = found._repr_html_()
     assert page.count('title="accepted"') == found.metrics.accepted > 0
     assert "<pre" in page and "tokens/s" in page and "<b>" not in page
+
+
+def test_downloads_in_a_notebook_have_bars(tmp_path, monkeypatch):
+    shown = []
+    cell = SimpleNamespace(update=shown.append)
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel="a kernel"))
+    display = SimpleNamespace(HTML=str, display=lambda html, display_id: shown.append(html) or cell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with HubServer() as hub:
+        publish(hub)
+        here(monkeypatch, hub, tmp_path)
+        pull(target=f"{BIG}:Q4_K_M", draft=f"{SMALL}:Q8_0")
+    assert len(shown) > 1 and all(html.count("<progress") == 2 for html in shown)
+    values = re.findall(r'value="(\d+)" max="(\d+)"', shown[-1])
+    assert len(values) == 2 and all(value == most for value, most in values)
 
 
 def resident_bytes():
