@@ -99,7 +99,9 @@ def test_also_where_the_text_repeats_itself(period):
 
 
 def test_a_text_that_begins_to_repeat_itself_ends_a_rest():
-    """Searches in vain have used up the budget, so that it would take some 400 steps to recover."""
+    """A search that had much to read has used up the budget, so that it would take some 400 steps to recover. Steps
+    without a search cost no more of it.
+    """
 
     def step(index, token, draft_s):
         return Step(index, (Token(token, "", "plain"),), (), 0, (), "", draft_s, JAGGED.verify(1), 0.0, 0.0)
@@ -108,15 +110,20 @@ def test_a_text_that_begins_to_repeat_itself_ends_a_rest():
         return policy.limit(8) == 0
 
     policy = known(JAGGED)
+    policy.observe_others(80, range(100, 180))
+    assert not rests(policy)
     for index in range(12):
         policy.observe(step(index, index, draft_s=1.0))
-    assert rests(policy)
+        assert rests(policy)
     policy.observe_others(60, range(20, 80))
     assert rests(policy), "nothing was said twice"
     policy.observe_others(7, range(20, 27))
     assert rests(policy)
     policy.observe(step(80, 27, draft_s=0.0))
     assert not rests(policy)
+    assert policy.choose([0.99] * 8) > 4, "one draft may cost more than what is left"
+    policy.observe(Step(81, (), (0,) * 5, 0, (), "", 0.0, JAGGED.verify(6), 0.0, 0.0))
+    assert rests(policy)
 
 
 @pytest.mark.parametrize(("costs", "least"), [(FLAT, 4.0), (JAGGED, 2.0)])
