@@ -17,7 +17,7 @@ READY := $(VENV)/.ready-$(KEY)
 TORCH := $(VENV)/.torch
 ZENSICAL := $(VENV)/.zensical
 
-.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz lint docs setup clean train check-training
+.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz bench lint docs setup clean train check-training
 
 run: setup ## Show what specdec does, in ten seconds
 	@$(VENV)/bin/specdec demo
@@ -65,6 +65,11 @@ SCALE ?= 1
 fuzz: setup ## Try to break it, with some 30,000 hostile files, names, servers and signals
 	SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest --hypothesis-seed=$(SEED) tests/gguf/test_gguf_fuzz.py
 	SPECDEC_FUZZ_SEED=$(SEED) SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m fuzz tests/fuzz
+
+# QUICK=1 takes 15 minutes. BENCH_FLAGS="--only chat" measures some cells, see benchmarks/bench.
+bench: setup ## Measure speeds on this machine, llama.cpp's own tools included, and write them into the docs
+	$(VENV)/bin/python benchmarks/bench $(if $(QUICK),--quick) $(BENCH_FLAGS)
+	$(VENV)/bin/python benchmarks/bench/page.py
 
 lint: setup ## Check style and types
 	$(VENV)/bin/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import platform
-import socket
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,12 +56,6 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def spread(values: Sequence[float]) -> str:
-    """The median of ratios, and the quartiles if there are at least four, as a table cell."""
-    middle, low, high = median_and_spread(values)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})" if len(values) >= 4 else f"{middle:.2f}"
-
-
 def row(*cells: object) -> str:
     """A row of a Markdown table; floats are speeds."""
     return "| " + " | ".join(f"{cell:,.0f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
@@ -76,14 +69,6 @@ def head(*cells: str) -> str:
 def progress(text: str) -> None:
     """Print a line to stderr, so that stdout has only the tables."""
     print(text, file=sys.stderr, flush=True)
-
-
-def free_port() -> int:
-    """A free port on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def forward_s(session: Session) -> tuple[float, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.types import NO_DRAFT, Drafter, LengthPolicy, Step, Token
-from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.decoding.types import NO_DRAFT, Drafter, LengthPolicy, LengthReason, Step, Token
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength
@@ -102,3 +103,40 @@ def clairvoyant(answers: Iterable[Answer], costs: Costs) -> float:
         seconds += left[0]
         tokens += length
     return tokens / seconds if tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Where `-k auto` loses time against a drafter that is always right: shares of the time of `auto`.
+
+    speed: over the target alone. best: the least time with a drafter that is always right. wrong: more time at best,
+    because this draft model errs. wasted: drafts that went on after an error. trials: drafts to find out whether
+    drafting pays. short: drafts that were not begun, or ended too early.
+    """
+
+    speed: float
+    best: float
+    wrong: float
+    wasted: float
+    trials: float
+    short: float
+
+
+def shares(answers: Sequence[Answer], costs: Costs, greedy: bool) -> Shares:
+    """The shares of all answers in turn with a machine's costs."""
+    lost = Counter[bool]()
+
+    def watch(step: Step) -> None:
+        unused = len(step.drafted) - step.accepted
+        rows = step.accepted + 1
+        seconds = costs.verify(rows + unused) - costs.verify(rows) + unused * costs.draft(1)
+        lost[step.why == LengthReason.TRIAL] += seconds if unused else 0.0  # type: ignore[assignment]
+
+    policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
+    tally = replay(policy, answers, costs, watch)
+    tokens = tally.tokens
+    total, own = tally.seconds(costs), tokens / clairvoyant(answers, costs)
+    best = tokens / clairvoyant([replace(each, stands=(True,) * len(each.stands)) for each in answers], costs)
+    speed = alone(answers).seconds(costs) / total
+    rest = total - own - lost[False] - lost[True]
+    return Shares(speed, *(each / total for each in (best, own - best, lost[False], lost[True], rest)))

@@ -2,8 +2,6 @@
 
     python benchmarks/simulate.py                  # Markdown tables of all recordings that come with specdec
     python benchmarks/simulate.py FOLDER --brief   # a summary of the recordings in a folder
-    python benchmarks/simulate.py --rules          # coupled against rejection
-    python benchmarks/simulate.py --runs           # whole recordings, and texts that the draft always gets right
     python benchmarks/simulate.py --record         # record the bundled pair again (minutes; changes the figures)
 
 A cell is one machine, one category of the suite and one temperature. In each, `auto` runs once through all answers and
@@ -18,7 +16,6 @@ created anew for each answer, with the same curves; a search for a draft costs L
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -189,69 +186,15 @@ def tables(folders: Iterable[Path], brief: bool) -> None:
                 print("\n".join(chained_cells_of(recording, machines)), end="\n\n")
 
 
-def rules(folders: Iterable[Path]) -> None:
-    """Print the speedup of `-k auto` with `coupled` and with `rejection`, over all answers of a recording."""
-    for folder in folders:
-        paths = [folder / f"{rule}.json.gz" for rule in ("rejection", "coupled")]
-        if not all(path.exists() for path in paths):
-            continue
-        found = [recordings.read(path) for path in paths]
-        share = [sum(sum(a.stands) for a in each.answers) / sum(len(a.stands) for a in each.answers) for each in found]
-        print(f"{folder}: first draft tokens accepted: rejection {share[0]:.3f}, coupled {share[1]:.3f}\n")
-        print("| machine | rejection | coupled | coupled / rejection |\n|---|---|---|---|")
-        for name in hardware.names():
-            if name == WITHOUT_A_DRAFT_MODEL:
-                continue
-            costs = hardware.load(name).costs
-            speeds = [simulation.adaptive(each.answers, costs, False).tokens_per_s(costs) for each in found]
-            base = [simulation.alone(each.answers).tokens_per_s(costs) for each in found]
-            ratios = [speed / own for speed, own in zip(speeds, base, strict=True)]
-            print(f"| {name} | {ratios[0]:.2f} | {ratios[1]:.2f} | {ratios[1] / ratios[0]:.3f} |")
-        print()
-
-
-def certain(answers: int, tokens: int) -> list[Answer]:
-    """Texts that the draft model always gets right, although it isn't quite sure of them."""
-    confidence = tuple(0.9 + 0.06 * math.sin(place) for place in range(tokens))
-    return [Answer("certain", 50, confidence, (True,) * tokens, ((),) * tokens)] * answers
-
-
-def runs(folders: Iterable[Path]) -> None:
-    """Print the speed of `-k auto` relative to the target alone and to the best static setting, over whole recordings
-    and over texts that the draft always gets right.
-    """
-    machines = [hardware.load(name) for name in hardware.names() if name != WITHOUT_A_DRAFT_MODEL]
-    paths = [path for folder in folders for path in sorted(folder.glob("*.json.gz"))]
-    texts = [(f"{path.parent}/{path.name}", recordings.read(path)) for path in paths]
-    whole = [(name, found.greedy, list(found.answers)) for name, found in texts if found.answers]
-    sure = [(f"{count} x {size} certain", True, certain(count, size)) for size in (50, 100, 400) for count in (1, 4)]
-    print(f"| auto / alone (auto / best static) | {' | '.join(found.name for found in machines)} |")
-    print("|---" * (len(machines) + 1) + "|")
-    for name, greedy, answers in [*whole, *sure]:
-        tallies = statics(answers)
-        cells = []
-        for found in machines:
-            auto = simulation.adaptive(answers, found.costs, greedy).tokens_per_s(found.costs)
-            base, static = tallies[0, 0.0].tokens_per_s(found.costs), best(tallies, found.costs)[1]
-            cells.append(f"{auto / base:.3f} ({auto / static:.3f})")
-        print(f"| {name} | {' | '.join(cells)} |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, help="of recordings; by default all that come with specdec")
     parser.add_argument("--brief", action="store_true", help="only the summaries")
-    parser.add_argument("--rules", action="store_true", help="coupled against rejection")
-    parser.add_argument("--runs", action="store_true", help="whole recordings, and texts that are always drafted right")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     folders = options.folders or [RECORDINGS, *sorted(REAL.iterdir())]
     if options.record:
         record_all()
-    elif options.runs:
-        runs(folders)
-    elif options.rules:
-        rules(folders)
     else:
         tables(folders, options.brief)
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.extend([str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "peers")])
+sys.path.extend([str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "bench")])
 
-import best_static
 import curves
 import overhead
+import page
+import results
 from common import head, row
 
 GREEDY_OUTSIDE, SAMPLED_OUTSIDE = 0.05, 0.10
@@ -61,17 +62,14 @@ def outside_bars(data: Data) -> list[Bar]:
     ]
 
 
-def peers_bars(data: Data) -> list[Bar]:
-    """In each cell, against the faster peer."""
-    return [
-        Bar(
-            f"auto / llama.cpp's best ({found['best']}): {name}",
-            min(peer["ratio"] for peer in found["against"].values()),
-            AGAINST_SAMPLED if found["temp"] else AGAINST_GREEDY,
-        )
-        for name, found in data["cells"].items()
-        if found["against"]
-    ]
+def peers_bars(found: results.Results) -> list[Bar]:
+    """In each cell, against the fastest setting of llama.cpp's tools."""
+    bars = []
+    for cell in found.cells.values():
+        if (best := page.best_peer(cell)) and best[1].default:
+            what = f"auto / {best[0]}: {cell.suite}, temperature {cell.temperature:g}"
+            bars.append(Bar(what, best[1].default.mean, AGAINST_SAMPLED if cell.temperature else AGAINST_GREEDY))
+    return bars
 
 
 def compare_bars(data: Data) -> list[Bar]:
@@ -148,7 +146,11 @@ def everything(folder: Path) -> str:
     add("What passes cost, ms", [folder / "curves.json"], curves.table)
     add("Outside llama.cpp, us per step", [folder / "outside.json"], overhead.table, outside_bars)
     add("Against the target alone", folder.glob("compare-*.json"), compare_table, compare_bars)
-    add("Against llama.cpp", [folder / "peers.json"], best_static.table, peers_bars)
+    if (peers := folder / "peers.json").is_file():
+        found = results.load(peers)
+        tables = [*page.peers(found), *page.methods(found)]
+        parts.append("### Against llama.cpp\n\n{}\n".format("\n\n".join(tables)))
+        bars.extend(peers_bars(found))
     add("For profiles/hardware", [folder / "curves.json"], hardware)
     return "\n".join([*parts, f"### Bars\n\n{bars_table(bars)}"]) if parts else "there is nothing in this folder yet"
 

@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path[:0] = [str(BENCHMARKS / "gpu"), str(BENCHMARKS / "peers"), str(BENCHMARKS)]
+sys.path[:0] = [str(BENCHMARKS / "gpu"), str(BENCHMARKS / "bench"), str(BENCHMARKS)]

@@ -1,23 +1,18 @@
 """The speed of the HTTP layer of `specdec serve`: requests per second if the model answers at once.
 
-python benchmarks/http_layer.py [--clients 1 8] [--requests 2000]
-
 Clients and server share the machine; each client is a process with one connection.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import statistics
 from collections.abc import AsyncGenerator, Sequence
 from http.client import HTTPConnection
+from itertools import product
 from time import perf_counter, sleep
 from types import SimpleNamespace
 from typing import cast
-
-from common import machine
 
 from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
 from specdec_cli.engine.generation import GenerationResult
@@ -55,48 +50,38 @@ class ScriptedAnswering(Answering):
 
 
 def serve(port: int) -> None:
-    serve_forever(Server(ScriptedAnswering(), ["scripted"]), listen("127.0.0.1", port), Gate(None, [], True), 1.0)
+    serve_forever(
+        Server(ScriptedAnswering(), ["scripted"]), listen("127.0.0.1", port), Gate(None, [], "127.0.0.1"), 1.0
+    )
 
 
-def client(port: int, stream: bool, count: int) -> list[float]:
-    """Send `count` requests; returns the seconds of each."""
-    connection, seconds = HTTPConnection("127.0.0.1", port, timeout=60), []
+def client(port: int, stream: bool, count: int) -> None:
+    """Send `count` requests over one connection."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     body = json.dumps({"prompt": "x", "stream": stream})
     for _ in range(count):
-        begun = perf_counter()
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
-        assert answer.status == 200 and b" word" in answer.read()
-        seconds.append(perf_counter() - begun)
-    return seconds
+        if answer.status != 200 or b" word" not in answer.read():
+            raise SystemExit(f"the server answers {answer.status}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--requests", type=int, default=2000, help="of all clients in total")
-    parser.add_argument("--port", type=int, default=18080)
-    args = parser.parse_args()
-    print(machine())
-    server = multiprocessing.Process(target=serve, args=(args.port,))
+def rates(port: int, requests: int = 2000) -> dict[str, float]:
+    """Requests per second, by clients and kind of request."""
+    found = {}
+    server = multiprocessing.Process(target=serve, args=(port,))
     server.start()
     try:
         sleep(1)
-        client(args.port, False, 50)
-        for clients in args.clients:
-            for stream in (False, True):
-                with multiprocessing.Pool(clients) as pool:
-                    begun = perf_counter()
-                    jobs = [(args.port, stream, args.requests // clients)] * clients
-                    seconds = [each for own in pool.starmap(client, jobs) for each in own]
-                    rate = len(seconds) / (perf_counter() - begun)
-                kind = f"streams of {TOKENS} pieces" if stream else "whole answers"
-                middle = 1000 * statistics.median(seconds)
-                print(f"{clients} clients, {kind}: {rate:.0f} requests/s, median {middle:.2f} ms", flush=True)
+        client(port, False, 50)
+        for clients, stream in product((1, 8), (False, True)):
+            with multiprocessing.Pool(clients) as pool:
+                begun = perf_counter()
+                pool.starmap(client, [(port, stream, requests // clients)] * clients)
+                seconds = perf_counter() - begun
+            kind = f"streams of {TOKENS} parts" if stream else "whole answers"
+            found[f"{clients} client{'s' * (clients > 1)}, {kind}"] = round(requests // clients * clients / seconds, 1)
     finally:
         server.terminate()
         server.join()
-
-
-if __name__ == "__main__":
-    main()
+    return found

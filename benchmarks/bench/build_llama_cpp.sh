@@ -1,21 +1,18 @@
 #!/usr/bin/env bash
-# Build a program of llama.cpp from the source in llama-cpp-python's package, with the options of the bindings except
+# Build programs of llama.cpp from the source in llama-cpp-python's package, with the options of the bindings except
 # OpenMP: a peer is measured as its makers build it.
-#   build_llama_cpp.sh FOLDER [llama-speculative-simple|llama-server]
+#   build_llama_cpp.sh FOLDER PROGRAM ...
 set -euo pipefail
-folder=${1:?usage: build_llama_cpp.sh FOLDER [PROGRAM]}
-program=${2:-llama-speculative-simple}
+folder=${1:?usage: build_llama_cpp.sh FOLDER PROGRAM ...}
+shift
 python=${PYTHON:-.venv/bin/python}
 version=$($python -c 'from importlib.metadata import version; print(version("llama-cpp-python"))')
-server=OFF
-if [ "$program" = llama-server ]; then server=ON; fi
 mkdir -p "$folder"
 $python -m pip download --quiet --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" -d "$folder"
 tar -C "$folder" -xf "$folder/llama_cpp_python-$version.tar.gz"
 # A compiler that miscompiles AMX needs the header here, too.
 header=$($python specdec_cli/llama/building.py flags | tr " " "\n" | grep -o "[^ ']*amx_tile_config.h" || true)
 cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
-  -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=$server -DLLAMA_BUILD_SERVER=$server -DLLAMA_BUILD_EXAMPLES=ON \
+  -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_EXAMPLES=ON \
   ${header:+"-DCMAKE_CXX_FLAGS=-include $header"}
-cmake --build "$folder/build" --target "$program" -j "$(nproc)"
-echo "$folder/build/bin/$program"
+for program in "$@"; do cmake --build "$folder/build" --target "$program" -j "$(nproc)"; done

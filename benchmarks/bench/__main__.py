@@ -1,0 +1,205 @@
+"""Measure specdec and llama.cpp's own tools on this machine, for docs/benchmarks.md.
+
+    make bench [QUICK=1]
+    python benchmarks/bench [--quick] [--greedy] [--minutes N] [--only TEXT] [--again]
+    python benchmarks/bench --target big.gguf --draft small.gguf --peer-flags '-ngl 999 -ngld 999'
+
+Results are written to benchmarks/results after each cell, so if a run was interrupted, or --minutes ended it, the same
+command continues it. `python benchmarks/bench/page.py` writes them into docs/benchmarks.md and the README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from time import monotonic
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import http_layer
+import results
+from cells import MODELS, SUITES, Cell, Model, cells, methods_of, size_of
+from load import load_cells, measure_load
+from measure import measure_cell
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tools import N_CTX, Peers, free_port, task_of
+
+from specdec_cli import SpeculativeConfig, load
+from specdec_cli.llama import host, library
+from specdec_cli.measure import suites
+
+FETCH = results.ROOT.parent / "shared" / "real-models" / "fetch"
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+BUILD = Path(__file__).parent / "build_llama_cpp.sh"
+PROGRAMS = ("llama-server", "llama-speculative-simple")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="some cells, in 15 minutes on two cores")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing new after this time")
+    parser.add_argument("--greedy", action="store_true", help="only temperature 0")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name contains this")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.json", help="by default, this machine's in benchmarks/results"
+    )
+    parser.add_argument("--again", action="store_true", help="measure everything anew")
+    parser.add_argument("--target", help="your own model instead of those of the page")
+    parser.add_argument("--draft", help="its draft model")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="of your own model; may be repeated")
+    parser.add_argument("--gpu-layers", type=int, help="of both models")
+    parser.add_argument("--threads", type=int, default=host.physical_cores())
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="with llama-server; by default they are built")
+    parser.add_argument("--peer-flags", type=shlex.split, default=[], metavar="'FLAGS'", help="such as '-ngl 999'")
+    return parser.parse_args()
+
+
+def peers_folder(named: Path | None) -> Path:
+    """The folder with llama.cpp's tools, built if they aren't there yet."""
+    folder = named or results.ROOT / "build" / "peers" / library.versions()["llama-cpp-python"] / "build" / "bin"
+    if not all((folder / name).is_file() for name in PROGRAMS[: 1 if named else None]):
+        print("Building llama.cpp's own tools, which takes some minutes ...", file=sys.stderr)
+        subprocess.run([BUILD, folder.parents[1], *PROGRAMS], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def found_models(options: argparse.Namespace) -> list[Model]:
+    """The models that are measured: the named ones, or those of the page that are here."""
+    if options.target:
+        drafters = ("model", "ngram") if options.draft else ("ngram",)
+        name = " + ".join(Path(each).stem for each in (options.target, options.draft) if each)
+        return [Model(name, options.target, options.draft, drafters, suites=tuple(options.suite or SUITES))]
+    folder = Path(os.environ.get("SPECDEC_REAL_MODELS") or _CACHE / "specdec-real-models")
+    if not folder.exists() and os.access(FETCH, os.X_OK):
+        subprocess.run([FETCH, folder], check=False, env={**os.environ, "PYTHON": sys.executable})
+    here = [_in_folder(model, folder) for model in MODELS]
+    for model in here:
+        if not Path(model.target).is_file() or not Path(model.draft or model.target).is_file():
+            print(f"{model.name}: not measured, its files aren't in $SPECDEC_REAL_MODELS.", file=sys.stderr)
+    return [model for model in here if Path(model.target).is_file() and Path(model.draft or model.target).is_file()]
+
+
+def _in_folder(model: Model, folder: Path) -> Model:
+    return replace(model, target=str(folder / model.target), draft=model.draft and str(folder / model.draft))
+
+
+class Run:
+    """Measures what is missing, and saves it after each cell."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.begun = options, monotonic()
+        self.models = found_models(options)
+        machine = results.this_machine()
+        self.path = options.out or results.path_of(machine)
+        self.found = results.load(self.path) if self.path.exists() else results.Results(machine)
+        self.found.machine = machine
+        self.tools = peers_folder(options.peers)
+        cell, done = TextColumn("{task.fields[cell]}", markup=False), TextColumn("{task.fields[done]}", markup=False)
+        self.bar = Progress(
+            *(done, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), cell),
+            console=(console := Console(stderr=True)),
+        )
+        self.lines = None if console.is_terminal else console
+
+    def is_missing(self, found: results.CellFigures | results.LoadFigures | None) -> bool:
+        """Whether a cell isn't measured yet, or only quickly."""
+        if self.options.again or found is None:
+            return True
+        return isinstance(found, results.CellFigures) and found.quick and not self.options.quick
+
+    def run(self) -> bool:
+        """Measure everything that is missing. Returns whether nothing is left."""
+        quick, only = self.options.quick, self.options.only
+        answers = [cell for cell in cells(self.models, quick) if only in cell.key]
+        answers = [cell for cell in answers if not (self.options.greedy and cell.temperature)]
+        answers = [cell for cell in answers if self.is_missing(self.found.cells.get(cell.key))]
+        files = {Path(model.target).name: Path(model.target) for model in self.models}
+        loads = [cell for cell in load_cells(quick) if cell.model in files and only in f"load | {cell.key}"]
+        loads = [cell for cell in loads if self.is_missing(self.found.load.get(cell.key))]
+        size = {cell.key: 20 + Path(cell.model.target).stat().st_size / 2**20 for cell in answers}
+        size |= {f"load | {cell.key}": 100 + files[cell.model].stat().st_size / 2**20 for cell in loads}
+        with self.bar:
+            task = self.bar.add_task("", total=sum(size.values()), cell="", done=f"0 of {len(size)} cells")
+            number, before = 0, 0.0
+
+            def begins(key: str) -> Callable[[float], None] | None:
+                """What a cell reports its share to; None if the time is over."""
+                nonlocal number, before
+                if monotonic() - self.begun > 60 * self.options.minutes:
+                    return None
+                start, before = before, before + size[key]
+                self.bar.update(task, completed=start, cell=key, done=f"{number} of {len(size)} cells")
+                number += 1
+                if self.lines:
+                    self.lines.print(f"{number} of {len(size)}: {key}", highlight=False, markup=False)
+                return lambda share: self.bar.update(task, completed=start + share * size[key])
+
+            for model, group in groupby(answers, key=lambda cell: cell.model):
+                if not self._measure(model, [*group], begins):
+                    return False
+            for cell in loads:
+                if (advance := begins(f"load | {cell.key}")) is None:
+                    return False
+                self.found.load[cell.key] = measure_load(
+                    cell, files[cell.model], self.tools, self.options.threads, advance
+                )
+                results.save(self.path, self.found)
+            self.bar.update(task, completed=before, cell="", done=f"{number} of {len(size)} cells")
+        if not self.found.http and not quick and not only:
+            self.found.http = http_layer.rates(free_port())
+            results.save(self.path, self.found)
+        return True
+
+    def _measure(
+        self, model: Model, group: Sequence[Cell], begins: Callable[[str], Callable[[float], None] | None]
+    ) -> bool:
+        """Measure some cells of a model. Returns whether there was time for all of them."""
+        options, methods = self.options, methods_of(model, self.options.quick)
+        peers = Peers(self.tools, model.target, model.draft, options.threads, options.peer_flags)
+        layers = {"gpu_layers": options.gpu_layers, "gpu_layers_draft": options.gpu_layers}
+        with (
+            load(
+                target=model.target,
+                draft=model.draft,
+                ctx=N_CTX,
+                threads=options.threads,
+                speculative=SpeculativeConfig(drafter=model.default),
+                **(layers if options.gpu_layers else {}),
+            ) as engine,
+            closing(engine.session()) as session,
+            closing(peers),
+        ):
+            for cell in group:
+                if (advance := begins(cell.key)) is None:
+                    return False
+                size = size_of(cell, options.quick)
+                prompts = suites.select(suites.load(cell.suite), limit=size.prompts)
+                tasks = [task_of(session, prompt.id, prompt.text, model.raw) for prompt in prompts]
+                if figures := measure_cell(cell, methods, tasks, size, session, peers, advance):
+                    self.found.cells[cell.key] = figures
+                results.save(self.path, self.found)
+        return True
+
+
+def main() -> None:
+    options = arguments()
+    run = Run(options)
+    try:
+        finished = run.run()
+    except KeyboardInterrupt:
+        finished = False
+    print("Everything is measured." if finished else "Not everything is measured yet: run it again to continue.")
+    print(f"The results are in {run.path.name}.")
+
+
+if __name__ == "__main__":
+    main()

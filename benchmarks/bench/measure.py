@@ -1,0 +1,149 @@
+"""Measures a cell: all methods answer each prompt in turn, and the figures are ratios within a round of a prompt."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from cells import AGAIN, ALONE, DEFAULT, Cell, Method, Size
+from results import CellFigures, Figures, Ratio, commit, today
+from tools import WARM_UP_TOKENS, Answer, Peers, Task, specdec
+
+from specdec_cli import SamplingParams, Session
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.measure.trials import by_prompt
+
+MOST_NOISE = 0.05
+"""The most that the target alone may differ from itself before a cell is measured again."""
+ATTEMPTS = 3
+FEWEST_TOKENS = 16
+"""The speed of a shorter answer means nothing."""
+
+
+@dataclass(slots=True)
+class Trials:
+    """The answers of a cell, by method, prompt and round."""
+
+    methods: Sequence[Method]
+    answers: dict[tuple[str, str, int], Answer] = field(default_factory=dict)
+
+    def speeds(self, method: str) -> dict[tuple[str, int], float]:
+        """Tokens per second, by prompt and round."""
+        return {
+            (prompt, number): answer.tokens_per_s
+            for (name, prompt, number), answer in self.answers.items()
+            if name == method and answer.tokens_per_s > 0 and (answer.ids is None or len(answer.ids) >= FEWEST_TOKENS)
+        }
+
+    @property
+    def alone(self) -> dict[tuple[str, int], float]:
+        """The target alone: the mean of its two runs in each round."""
+        first, second = self.speeds(ALONE), self.speeds(AGAIN)
+        return {at: (first[at] * second[at]) ** 0.5 for at in first.keys() & second.keys()}
+
+    @property
+    def noise(self) -> float:
+        """How much the target alone differs from itself: the median over prompts and rounds."""
+        first, second = self.speeds(ALONE), self.speeds(AGAIN)
+        return statistics.median([abs(first[at] / second[at] - 1) for at in first.keys() & second.keys()] or [1.0])
+
+
+def ratios(speeds: Mapping[tuple[str, int], float], base: Mapping[tuple[str, int], float]) -> Ratio | None:
+    """How many times as fast: the geometric mean over prompts, each the mean of its rounds."""
+    paired = ((prompt, speeds[prompt, number] / base[prompt, number]) for prompt, number in speeds.keys() & base.keys())
+    return Ratio.of([*by_prompt(paired).values()])
+
+
+def measure_cell(
+    cell: Cell,
+    methods: Sequence[Method],
+    tasks: Sequence[Task],
+    size: Size,
+    session: Session,
+    peers: Peers,
+    advance: Callable[[float], None],
+) -> CellFigures | None:
+    """A cell's figures. advance: told the share that is done. None if all answers are too short for a speed."""
+    sampling = SamplingParams(temperature=cell.temperature, max_tokens=size.tokens, seed=1)
+    _warm_up(methods, tasks[0], sampling, session)
+    best, attempts = None, 0
+    for attempt in range(1, ATTEMPTS + 1):
+        trials, attempts, begun = Trials(methods), attempt, -1
+        for at, (method, task, number) in enumerate(order := [*_in_turn(methods, tasks, size.rounds)], 1):
+            if number != begun:
+                peers.forget()
+                begun = number
+            fresh = number == 0
+            if method.tool == "specdec":
+                answer = specdec(session, method, task, sampling, fresh)
+            else:
+                answer = peers.answer(method, task, sampling, fresh)
+            trials.answers[method.name, task.id, number] = answer
+            advance((attempt - 1 + at / len(order)) / attempt)
+        best = trials if best is None or trials.noise < best.noise else best
+        if trials.noise <= MOST_NOISE:
+            break
+    assert best is not None
+    found = {method.name: figures for method in methods if (figures := _figures(best, method, tasks, session))}
+    if ALONE not in found:
+        return None
+    about = (len(tasks), size.rounds, size.tokens, size.quick, round(best.noise, 3), attempts)
+    return CellFigures(cell.model.name, cell.suite, cell.temperature, *about, commit(), today(), found)
+
+
+def _warm_up(methods: Sequence[Method], task: Task, sampling: SamplingParams, session: Session) -> None:
+    """Load what specdec loads at first use, and time passes whose costs aren't known yet. Servers do so themselves."""
+    short = replace(sampling, max_tokens=WARM_UP_TOKENS)
+    for method in methods:
+        if method.tool == "specdec":
+            specdec(session, method, task, short, fresh=False)
+
+
+def _in_turn(methods: Sequence[Method], tasks: Sequence[Task], rounds: int) -> Iterator[tuple[Method, Task, int]]:
+    """Every method on every prompt in every round, in an order that is reversed each time."""
+    for number, (at, task) in product(range(rounds), enumerate(tasks)):
+        for method in [*methods][:: 1 if (at + number) % 2 == 0 else -1]:
+            yield method, task, number
+
+
+def _figures(trials: Trials, method: Method, tasks: Sequence[Task], session: Session) -> Figures | None:
+    speeds, alone = trials.speeds(method.name), trials.alone
+    speed = ratios(speeds, alone)
+    if speed is None:
+        return None
+    mine = [answer for (name, _, _), answer in trials.answers.items() if name == method.name]
+    drafted, steps = sum(answer.drafted for answer in mine), sum(answer.steps for answer in mine)
+    emitted = sum(len(answer.ids) - 1 for answer in mine if answer.ids)
+    ttft = [answer.ttft_ms for answer in mine if answer.ttft_ms]
+    counts = _identity(trials, method, tasks, session)
+    return Figures(
+        round(statistics.geometric_mean(by_prompt((prompt, each) for (prompt, _), each in speeds.items()).values()), 2),
+        speed,
+        ratios(trials.speeds(DEFAULT), speeds) if method.tool != "specdec" else None,
+        round(emitted / steps, 2) if steps else 0.0,
+        round(sum(answer.accepted for answer in mine) / drafted, 3) if drafted else None,
+        round(statistics.median(ttft), 1) if ttft else 0.0,
+        **counts,
+    )
+
+
+def _identity(trials: Trials, method: Method, tasks: Sequence[Task], session: Session) -> dict[str, int]:
+    """How many answers of the first round are the target's own. Where specdec's differ, the cause is proved; a peer's
+    target alone computes with other passes, so its differences say nothing of drafts.
+    """
+    counts = dict.fromkeys(("same", "rounding", "differs", "wrong"), 0)
+    for task in tasks:
+        own, mine = (trials.answers.get((name, task.id, 0)) for name in (ALONE, method.name))
+        if own is None or mine is None or mine.ids is None or method.name in (ALONE, AGAIN):
+            continue
+        if mine.ids == own.ids:
+            counts["same"] += 1
+        elif mine.result is None or own.result is None:
+            counts["differs"] += 1
+        elif mine.result.settings.reproduces:
+            theirs, ours = (Transcript.of(each.metrics.history, each.threads) for each in (own.result, mine.result))
+            why = session.divergence(task.tokens, theirs, ours, mine.result.seed, mine.result.settings)
+            counts["wrong" if why is None or why.kind == "wrong" else "rounding"] += 1
+    return {name: count for name, count in counts.items() if count}

@@ -1,0 +1,171 @@
+"""benchmarks/bench: cells are paired and repeated when the machine is noisy, a run continues, the page is current."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import http_layer
+import measure
+import page
+import pytest
+import results
+from cells import AGAIN, ALONE, DEFAULT, MODELS, QUICK, Cell, Method, Size, cells, methods_of
+from driver import DRAFT, TARGET
+from measure import measure_cell
+from tools import REMEMBERING, Answer, Peers, Task, free_port
+
+BENCH = Path(page.__file__).parent
+TASKS = [Task(f"t{number}", (1, 2, number), "") for number in range(3)]
+CELL = Cell(MODELS[0], "chat", 0.0)
+METHODS = [Method(ALONE), Method(DEFAULT), Method("llama-server, x", "llama-server"), Method(AGAIN)]
+
+
+class Tools:
+    """In the place of specdec and llama-server. speeds: by the method's last word; drift: a factor for each."""
+
+    def __init__(self, drift=lambda count: 1.0, **speeds):
+        self.speeds, self.drift, self.asked, self.forgot = speeds, drift, [], 0
+
+    def answer(self, method, task, sampling, fresh):
+        self.asked.append((method.name, task.id))
+        speed = self.speeds.get(method.name.rpartition(" ")[2], 100.0) * self.drift(len(self.asked))
+        return Answer((7,) * 32, speed, 5.0 if fresh else 0.0, 31, 10, 6)
+
+    def forget(self):
+        self.forgot += 1
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    def run(tools, tasks=TASKS):
+        monkeypatch.setattr(
+            measure,
+            "specdec",
+            lambda session, method, task, sampling, fresh: tools.answer(method, task, sampling, fresh),
+        )
+        return measure_cell(CELL, METHODS, tasks, Size(3, 1, 32), SimpleNamespace(), tools, lambda share: None)
+
+    return run
+
+
+def test_figures_are_ratios_within_a_turn(measured):
+    """A machine that gets slower with every answer changes no ratio by much, because the order is reversed."""
+    tools = Tools(lambda count: 0.999**count, default=150.0, x=120.0)
+    found = measured(tools, [*TASKS, Task("t3", (1,), "")]).methods
+    assert found[DEFAULT].speed.mean == pytest.approx(1.5, rel=0.005)
+    peer = found["llama-server, x"]
+    assert (peer.speed.mean, peer.default.mean) == (pytest.approx(1.2, rel=0.005), pytest.approx(1.25, rel=0.005))
+    assert found[DEFAULT].default is None and found[DEFAULT].acceptance == 0.6
+    assert (found[DEFAULT].same, found[ALONE].same) == (4, 0)
+    names = [name for name, _ in tools.asked[len(METHODS) - 1 :]]  # after the warm-up
+    assert names[: len(METHODS)] == [method.name for method in METHODS] == names[len(METHODS) : 2 * len(METHODS)][::-1]
+
+
+def test_a_noisy_cell_is_measured_again_at_most_three_times(measured):
+    def jumping(period):
+        return lambda count: 1.2 if count % period == 0 else 1.0
+
+    quiet = measured(Tools())
+    assert (quiet.attempts, quiet.noise) == (1, 0.0)
+    noisy = measured(tools := Tools(jumping(2)))
+    assert noisy.attempts == 3 and noisy.noise > measure.MOST_NOISE and tools.forgot == 3
+    assert page.marked(noisy, "1.00x") == "1.00x\\*" and page.marked(quiet, "1.00x") == "1.00x"
+
+
+def test_answers_that_are_too_short_give_no_cell(measured):
+    class Short(Tools):
+        def answer(self, *about):
+            return Answer((7,) * 4, 100.0)
+
+    assert measured(Short()) is None
+
+
+def test_servers_that_remember_start_anew():
+    closed = []
+    peers = Peers(BENCH, "target.gguf", None, 1)
+    for method in methods_of(MODELS[0], quick=False):
+        if method.tool == "llama-server":
+            peers.running[method.name] = SimpleNamespace(close=lambda name=method.name: closed.append(name))
+    peers.forget()
+    assert len(closed) == len(REMEMBERING) and all(any(kind in name for kind in REMEMBERING) for name in closed)
+    assert not {*closed} & {*peers.running} and peers.running
+
+
+def test_cells_and_methods_have_names_of_their_own():
+    every = cells(MODELS, quick=False)
+    assert len({cell.key for cell in every}) == len(every) and {cell.key for cell in cells(MODELS, True)} < {
+        cell.key for cell in every
+    }
+    for model in MODELS:
+        for quick in (True, False):
+            names = [method.name for method in methods_of(model, quick)]
+            assert len({*names}) == len(names) and (names[0], names[-1]) == (ALONE, AGAIN) and DEFAULT in names
+
+
+SERVER = """#!{python}
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self): self.reply({{}})
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        n = body["n_predict"]
+        timings = {{"prompt_n": len(body["prompt"]), "prompt_ms": 5.0, "predicted_per_second": 500.0}}
+        self.reply({{"tokens": [1] * n, "timings": timings}})
+    def reply(self, data):
+        self.send_response(200); self.end_headers(); self.wfile.write(json.dumps(data).encode())
+    def log_message(self, *_): pass
+HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def test_a_run_measures_and_continues_where_it_ended(tmp_path):
+    """With real models of specdec, and a server that answers as llama-server does."""
+    server = tmp_path / "llama-server"
+    server.write_text(SERVER.format(python=sys.executable))
+    server.chmod(0o755)
+    out = tmp_path / "results.json"
+    command = [sys.executable, BENCH, "--quick", "--target", TARGET, "--draft", DRAFT, "--suite", "code"]
+    command += ["--peers", tmp_path, "--out", out, "--threads", "1"]
+    first = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=True)
+    assert "run it again" in first.stdout and not out.exists()
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    found = results.load(out)
+    (cell,) = found.cells.values()
+    assert cell.quick and cell.prompts == QUICK.prompts and {ALONE, AGAIN, DEFAULT} < {*cell.methods}
+    assert cell.methods[DEFAULT].same == QUICK.prompts and cell.methods[DEFAULT].wrong == 0
+    assert cell.methods["llama-server, ngram-simple"].tokens_per_s == 500.0
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Everything is measured" in again.stdout and results.load(out) == found
+
+
+def test_the_page_is_current():
+    """If this fails: .venv/bin/python benchmarks/bench/page.py"""
+    for path, text in page.pages().items():
+        assert path.read_text("utf-8") == text, path.name
+
+
+def test_what_lost_is_named(tmp_path):
+    def cell(default, own, noise=0.01):
+        methods = {ALONE: (1.0, None), DEFAULT: (default, None), "ngram": (own, None), "llama-server, x": (2.0, 0.5)}
+        figures = {
+            name: results.Figures(100.0, results.Ratio(speed), default=peer and results.Ratio(peer))
+            for name, (speed, peer) in methods.items()
+        }
+        return results.CellFigures("m", "chat", 0.0, 6, 1, 96, False, noise, 1, "", "", figures)
+
+    def lost(*about):
+        machine = results.Machine("a machine", 2, 24, "AVX2", {})
+        (text,) = page.lost(results.Results(machine, {"m | chat | 0": cell(*about)}))
+        return text
+
+    assert lost(1.0, 1.0) == "None." and lost(0.96, 0.97, 0.03) == "None."
+    assert "| m | chat | 0 | 0.95x | the target alone |" in lost(0.95, 0.96)
+    assert "| m | chat | 0 | 1.20x | ngram, 1.30x |" in lost(1.2, 1.3)
+    assert lost(1.2, 1.25) == "None."
+
+
+def test_the_http_layer_is_measured_without_a_model():
+    found = http_layer.rates(free_port(), requests=16)
+    assert len(found) == 4 and all(rate > 1 for rate in found.values())
