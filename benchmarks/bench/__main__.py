@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import http_layer
 import results
 from cells import MODELS, SUITES, Cell, Model, cells, methods_of, size_of
-from load import load_cells, measure_load
+from load import LoadCell, load_cells, measure_load
 from measure import measure_cell
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, metavar="FILE.json", help="by default, this machine's in benchmarks/results"
     )
-    parser.add_argument("--again", action="store_true", help="measure everything anew")
+    parser.add_argument("--again", action="store_true", help="measure what another commit has measured, too")
     parser.add_argument("--target", help="your own model instead of those of the page")
     parser.add_argument("--draft", help="its draft model")
     parser.add_argument("--suite", action="append", choices=SUITES, help="of your own model; may be repeated")
@@ -65,10 +65,18 @@ def arguments() -> argparse.Namespace:
 
 def peers_folder(named: Path | None) -> Path:
     """The folder with llama.cpp's tools, built if they aren't there yet."""
-    folder = named or results.ROOT / "build" / "peers" / library.versions()["llama-cpp-python"] / "build" / "bin"
-    if not all((folder / name).is_file() for name in PROGRAMS[: 1 if named else None]):
+    if named:
+        if not (named / PROGRAMS[0]).is_file():
+            raise SystemExit(f"There is no {PROGRAMS[0]} in {named}.")
+        return named
+    folder = results.ROOT / "build" / "peers" / library.versions()["llama-cpp-python"] / "build" / "bin"
+    if not all((folder / name).is_file() for name in PROGRAMS):
         print("Building llama.cpp's own tools, which takes some minutes ...", file=sys.stderr)
-        subprocess.run([BUILD, folder.parents[1], *PROGRAMS], check=True, stdout=subprocess.DEVNULL)
+        command = [str(BUILD), str(folder.parents[1]), *PROGRAMS]
+        environment = {**os.environ, "PYTHON": sys.executable}
+        done = subprocess.run(command, cwd=results.ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise SystemExit("The build failed. Name a folder with llama-server: --peers FOLDER.")
     return folder
 
 
@@ -76,16 +84,25 @@ def found_models(options: argparse.Namespace) -> list[Model]:
     """The models that are measured: the named ones, or those of the page that are here."""
     if options.target:
         drafters = ("model", "ngram") if options.draft else ("ngram",)
+        for file in filter(None, (options.target, options.draft)):
+            if not Path(file).is_file():
+                raise SystemExit(f"There is no file {file}.")
+        if not options.out:
+            raise SystemExit("Results of your own models don't belong on the page: name a file for them with --out.")
         name = " + ".join(Path(each).stem for each in (options.target, options.draft) if each)
         return [Model(name, options.target, options.draft, drafters, suites=tuple(options.suite or SUITES))]
     folder = Path(os.environ.get("SPECDEC_REAL_MODELS") or _CACHE / "specdec-real-models")
-    if not folder.exists() and os.access(FETCH, os.X_OK):
+    if not os.environ.get("SPECDEC_REAL_MODELS") and os.access(FETCH, os.X_OK):
         subprocess.run([FETCH, folder], check=False, env={**os.environ, "PYTHON": sys.executable})
     here = [_in_folder(model, folder) for model in MODELS]
     for model in here:
-        if not Path(model.target).is_file() or not Path(model.draft or model.target).is_file():
-            print(f"{model.name}: not measured, its files aren't in $SPECDEC_REAL_MODELS.", file=sys.stderr)
-    return [model for model in here if Path(model.target).is_file() and Path(model.draft or model.target).is_file()]
+        for file in _missing(model):
+            print(f"{model.name}: not measured, because {file.name} isn't in {folder}.", file=sys.stderr)
+    return [model for model in here if not _missing(model)]
+
+
+def _missing(model: Model) -> list[Path]:
+    return [path for path in map(Path, filter(None, (model.target, model.draft))) if not path.is_file()]
 
 
 def _in_folder(model: Model, folder: Path) -> Model:
@@ -110,21 +127,26 @@ class Run:
         )
         self.lines = None if console.is_terminal else console
 
-    def is_missing(self, found: results.CellFigures | results.LoadFigures | None) -> bool:
-        """Whether a cell isn't measured yet, or only quickly."""
-        if self.options.again or found is None:
-            return True
-        return isinstance(found, results.CellFigures) and found.quick and not self.options.quick
+    def is_missing(self, cell: Cell | LoadCell) -> bool:
+        """Whether a cell isn't measured yet, or only quickly, or by another commit and anew is asked for."""
+        found: results.CellFigures | results.LoadFigures | None
+        if isinstance(cell, LoadCell):
+            found = self.found.load.get(cell.key)
+            less = found is not None and (found.requests, found.rounds) < (cell.requests, cell.rounds)
+        else:
+            found = self.found.cells.get(cell.key)
+            less = found is not None and found.quick and not self.options.quick
+        return found is None or less or (self.options.again and found.commit != results.commit())
 
     def run(self) -> bool:
         """Measure everything that is missing. Returns whether nothing is left."""
         quick, only = self.options.quick, self.options.only
         answers = [cell for cell in cells(self.models, quick) if only in cell.key]
         answers = [cell for cell in answers if not (self.options.greedy and cell.temperature)]
-        answers = [cell for cell in answers if self.is_missing(self.found.cells.get(cell.key))]
+        answers = [cell for cell in answers if self.is_missing(cell)]
         files = {Path(model.target).name: Path(model.target) for model in self.models}
         loads = [cell for cell in load_cells(quick) if cell.model in files and only in f"load | {cell.key}"]
-        loads = [cell for cell in loads if self.is_missing(self.found.load.get(cell.key))]
+        loads = [cell for cell in loads if self.is_missing(cell)]
         size = {cell.key: 20 + Path(cell.model.target).stat().st_size / 2**20 for cell in answers}
         size |= {f"load | {cell.key}": 100 + files[cell.model].stat().st_size / 2**20 for cell in loads}
         with self.bar:
@@ -163,7 +185,12 @@ class Run:
         self, model: Model, group: Sequence[Cell], begins: Callable[[str], Callable[[float], None] | None]
     ) -> bool:
         """Measure some cells of a model. Returns whether there was time for all of them."""
-        options, methods = self.options, methods_of(model, self.options.quick)
+        options = self.options
+        methods = [
+            method
+            for method in methods_of(model, options.quick)
+            if method.tool == "specdec" or (self.tools / method.tool).is_file()
+        ]
         peers = Peers(self.tools, model.target, model.draft, options.threads, options.peer_flags)
         layers = {"gpu_layers": options.gpu_layers, "gpu_layers_draft": options.gpu_layers}
         with (
@@ -175,7 +202,6 @@ class Run:
                 speculative=SpeculativeConfig(drafter=model.default),
                 **(layers if options.gpu_layers else {}),
             ) as engine,
-            closing(engine.session()) as session,
             closing(peers),
         ):
             for cell in group:
@@ -183,9 +209,10 @@ class Run:
                     return False
                 size = size_of(cell, options.quick)
                 prompts = suites.select(suites.load(cell.suite), limit=size.prompts)
-                tasks = [task_of(session, prompt.id, prompt.text, model.raw) for prompt in prompts]
-                if figures := measure_cell(cell, methods, tasks, size, session, peers, advance):
-                    self.found.cells[cell.key] = figures
+                with closing(engine.session()) as session:
+                    tasks = [task_of(session, prompt.id, prompt.text, model.raw) for prompt in prompts]
+                    if figures := measure_cell(cell, methods, tasks, size, session, peers, advance):
+                        self.found.cells[cell.key] = figures
                 results.save(self.path, self.found)
         return True
 

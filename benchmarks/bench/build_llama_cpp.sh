@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build programs of llama.cpp from the source in llama-cpp-python's package, with the options of the bindings except
-# OpenMP: a peer is measured as its makers build it.
+# Build programs of llama.cpp from the source in llama-cpp-python's package, with the options of specdec's own build
+# except OpenMP: a peer is measured as its makers build it.
 #   build_llama_cpp.sh FOLDER PROGRAM ...
 set -euo pipefail
 folder=${1:?usage: build_llama_cpp.sh FOLDER PROGRAM ...}
@@ -10,9 +10,9 @@ version=$($python -c 'from importlib.metadata import version; print(version("lla
 mkdir -p "$folder"
 $python -m pip download --quiet --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" -d "$folder"
 tar -C "$folder" -xf "$folder/llama_cpp_python-$version.tar.gz"
-# A compiler that miscompiles AMX needs the header here, too.
-header=$($python specdec_cli/llama/building.py flags | tr " " "\n" | grep -o "[^ ']*amx_tile_config.h" || true)
-cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
-  -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_EXAMPLES=ON \
-  ${header:+"-DCMAKE_CXX_FLAGS=-include $header"}
-for program in "$@"; do cmake --build "$folder/build" --target "$program" -j "$(nproc)"; done
+# These flags name the GPU, if there is one, and repair compilers that miscompile AMX.
+eval "flags=($($python specdec_cli/llama/building.py flags))"
+for i in "${!flags[@]}"; do [[ ${flags[i]} == -DGGML_OPENMP=* ]] && unset "flags[i]"; done
+cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release "${flags[@]}" \
+  -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_EXAMPLES=ON
+for program in "$@"; do cmake --build "$folder/build" --target "$program" -j "$(getconf _NPROCESSORS_ONLN)"; done

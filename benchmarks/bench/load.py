@@ -107,12 +107,11 @@ def _commands(cell: LoadCell, target: Path, folder: Path, threads: int) -> dict[
         OURS_ALONE: [*ours, "--drafter", "none"],
         THEIRS_ALONE: [*theirs, "none"],
         "llama-server, ngram-simple": [*theirs, "ngram-simple"],
-        "llama-server, ngram-mod": [*theirs, "ngram-mod"],
     }
 
 
 def _prompts(cell: LoadCell) -> Iterator[str]:
-    """New prompts for ever, because servers cache old ones."""
+    """New prompts for ever, because servers cache old ones. Texts recur, so no server here may remember its answers."""
     texts: Iterable[str] = [prompt.text for prompt in suites.load(_SUITES[cell.prompts])]
     for number, text in enumerate(itertools.cycle(texts)):
         yield f"Request {number}. {text}"

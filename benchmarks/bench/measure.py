@@ -45,9 +45,14 @@ class Trials:
 
     @property
     def noise(self) -> float:
-        """How much the target alone differs from itself: the median over prompts and rounds."""
+        """How much the target alone differs from itself: the median over prompts and rounds, or the mean if that is
+        more.
+        """
         first, second = self.speeds(ALONE), self.speeds(AGAIN)
-        return statistics.median([abs(first[at] / second[at] - 1) for at in first.keys() & second.keys()] or [1.0])
+        both = [first[at] / second[at] for at in first.keys() & second.keys()]
+        if not both:
+            return 1.0
+        return max(statistics.median(abs(each - 1) for each in both), abs(statistics.geometric_mean(both) - 1))
 
 
 def ratios(speeds: Mapping[tuple[str, int], float], base: Mapping[tuple[str, int], float]) -> Ratio | None:

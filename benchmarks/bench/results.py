@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 import subprocess
@@ -142,9 +143,10 @@ def save(path: Path, results: Results) -> None:
     partial.replace(path)
 
 
+@functools.cache
 def commit() -> str:
-    """The commit that is measured, "" outside a repository."""
-    command = ["git", "rev-parse", "--short=10", "HEAD"]
+    """The commit that is measured, marked if the tree isn't clean; "" outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 

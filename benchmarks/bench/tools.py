@@ -121,7 +121,7 @@ class Peers:
 
     def _server(self, method: Method) -> RunningServer:
         if method.name not in self.running:
-            command = [self.folder / "llama-server", *self._models(method), "-np", 1]
+            command = [self.folder / "llama-server", *self._models(method), "-np", 1, "--cache-ram", 0]
             self.running[method.name] = RunningServer(command)
         return self.running[method.name]
 

@@ -27,7 +27,7 @@ from common import head, row
 GREEDY_OUTSIDE, SAMPLED_OUTSIDE = 0.05, 0.10
 """The largest share of the time that may be spent outside llama.cpp."""
 AGAINST_GREEDY, AGAINST_SAMPLED = 1.0, 1.25
-"""The lowest speed of `-k auto` relative to llama.cpp's best static setting, in every category."""
+"""The lowest speed of `-k auto` relative to llama.cpp's fastest setting, in every cell."""
 GAIN, GAIN_SUITE = 2.5, "code"
 """Its lowest speedup over the target alone on a suite of code, greedy."""
 NEVER_UNDER = 0.98

@@ -65,10 +65,10 @@ class KnownLength(LengthPolicy):
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
         self._seen.clear()
-        self._end, self._repeats = (), 0
+        self._end, self._repeats, self._stake = (), 0, 0.0
 
     def limit(self, room: int) -> int:
-        self.why, self._confidences = LengthReason.NONE, []
+        self.why, self._confidences, self._searches = LengthReason.NONE, [], False
         if self._costs.load.probing:
             self.why = LengthReason.BASELINE
             return 0

@@ -205,7 +205,8 @@ def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     monkeypatch.setattr(passes, "CPU_PIECE", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         writing = threading.Event()
-        some.ask("x", SamplingParams(max_tokens=800), number="long", each=lambda _: writing.set())
+        alone = SpeculativeConfig(drafter="none")
+        some.ask("x", SamplingParams(max_tokens=1900), alone, number="long", each=lambda _: writing.set())
         assert writing.wait(30)
         some.ask([5, 6, 7] * 500, SamplingParams(max_tokens=1), number="read")
         some.wait(2)

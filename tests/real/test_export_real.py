@@ -13,7 +13,7 @@ import pytest
 
 from .models import FOLDER
 
-PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
+BUILD = Path(__file__).parents[2] / "benchmarks" / "bench" / "build_llama_cpp.sh"
 WITHIN = 1.35
 """On a quiet machine it is within a tenth; this one may be shared."""
 
@@ -24,7 +24,7 @@ def llama_server() -> Path:
     folder = FOLDER.parent / f"specdec-llama-server-{version('llama-cpp-python')}"
     program = folder / "build" / "bin" / "llama-server"
     if not program.exists():
-        script = [str(PEERS / "build_llama_cpp.sh"), str(folder), "llama-server"]
+        script = [str(BUILD), str(folder), "llama-server"]
         built = subprocess.run(script, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, check=False)
         assert built.returncode == 0, built.stderr.decode()[-2000:]
     return program
@@ -33,7 +33,7 @@ def llama_server() -> Path:
 def test_llama_server_runs_as_fast_as_was_predicted(llama_server: Path, qwen: Path, qwen_small: Path) -> None:
     pair = ["-m", str(qwen), "-md", str(qwen_small), "--limit", "6", "-n", "40", "--seconds", "25", "--lengths", "4"]
     one_thread = ["--threads", "1"]  # two wait for each other on a machine that others use
-    script = [sys.executable, str(PEERS / "export_check.py"), "--llama-server", str(llama_server)]
+    script = [sys.executable, str(Path(__file__).with_name("export_check.py")), "--llama-server", str(llama_server)]
     done = subprocess.run([*script, *pair, *one_thread], capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
     ratios = dict(re.findall(r"^\| (exported|4 tokens) \|.*\| ([\d.]+) \|$", done.stdout, re.MULTILINE))
