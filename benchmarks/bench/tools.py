@@ -149,7 +149,7 @@ def _check_prompt(peer: str, task: Task, read: int) -> None:
 
 def _end_with_parent() -> None:
     """End this process when its parent is killed: a server that is left would disturb the next run."""
-    ctypes.pythonapi.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.pythonapi.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class RunningServer:
