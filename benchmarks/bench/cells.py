@@ -121,7 +121,8 @@ class Cell:
 
 def cells(models: Sequence[Model], quick: bool) -> list[Cell]:
     """All cells, greedy ones first, those of a model together."""
-    chosen = [model for model in models if not quick or model.name in _QUICK_MODELS or model not in MODELS]
+    left_out = {model.name for model in MODELS if quick and model.name not in _QUICK_MODELS}
+    chosen = [model for model in models if model.name not in left_out]
     return [
         Cell(model, suite, temperature)
         for temperature in ((0.0,) if quick else (0.0, 0.8))
@@ -136,5 +137,5 @@ def size_of(cell: Cell, quick: bool) -> Size:
     longer answers, because it begins with words of its own, and copies later.
     """
     size = QUICK if quick else FULL
-    prompts, tokens = 6 * cell.model.raw or 1, 2 if cell.suite in ("edit", "edits") else 1
+    prompts, tokens = 6 * cell.model.raw or 1, 2 if cell.suite in ("edit", "edits") and not quick else 1
     return replace(size, prompts=size.prompts * prompts, tokens=size.tokens * tokens)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -97,6 +98,8 @@ def test_cells_and_methods_have_names_of_their_own():
     assert len({cell.key for cell in every}) == len(every) and {cell.key for cell in cells(MODELS, True)} < {
         cell.key for cell in every
     }
+    here = [replace(model, target=f"/models/{model.target}") for model in MODELS]
+    assert {cell.model.name for cell in cells(here, True)} == {"SmolLM2 135M", "Qwen2.5-Coder 1.5B", "bundled"}
     for model in MODELS:
         for quick in (True, False):
             names = [method.name for method in methods_of(model, quick)]
