@@ -16,7 +16,7 @@ QWEN_SMALL = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 SUITES = ("edit", "code", "chat", "edits", "summarisation", "structured", "reasoning", "translation")
 ALONE, AGAIN, DEFAULT = "target alone", "target alone, again", "default"
-PEER_ALONE, SIMPLE = "llama-server, target alone", "llama-speculative-simple, 4 tokens"
+SIMPLE = "llama-speculative-simple, 4 tokens"
 FIXED = (2, 4, 8)
 """Fixed numbers of draft tokens, of which the best counts."""
 

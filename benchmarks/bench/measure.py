@@ -86,7 +86,7 @@ def measure_cell(
             else:
                 answer = peers.answer(method, task, sampling, fresh)
             trials.answers[method.name, task.id, number] = answer
-            advance((attempt - 1 + at / len(order)) / attempt)
+            advance((attempt - 1 + at / len(order)) / ATTEMPTS)
         best = trials if best is None or trials.noise < best.noise else best
         if trials.noise <= MOST_NOISE:
             break

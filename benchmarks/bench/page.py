@@ -66,7 +66,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def marked(cell: CellFigures, text: str) -> str:
     """A figure with its marks: the machine was noisy, or only a quick measurement was made."""
-    marks = ("\\*" if cell.noise is not None and cell.noise > MOST_NOISE else "") + ("†" if cell.quick else "")
+    marks = ("\\*" if cell.noise > MOST_NOISE else "") + ("†" if cell.quick else "")
     return text + marks
 
 
@@ -213,10 +213,10 @@ def http(found: Results) -> Iterator[str]:
         yield table(["requests", "per second"], ([kind, f"{rate:,.0f}"] for kind, rate in found.http.items()))
 
 
-def readme_rows() -> str:
+def readme_rows(everything: Mapping[str, Results]) -> str:
     """The greedy cells of real models that a reader of the README looks for."""
     rows = []
-    for found in everything().values():
+    for found in everything.values():
         for model in MODELS:
             for suite in ("edit", "code", "chat"):
                 cell = found.cells.get(f"{model.name} | {suite} | 0")
@@ -235,9 +235,7 @@ def chart(found: Results) -> str:
     groups = [(suite, bars) for suite, bars in groups if bars]
     colours = dict(zip(models, ("#0e7a96", "#a06000", "#1a8039", "#8a55e0"), strict=False))
     left, unit, bar, gap = 170, 260, 14, 14
-    widest = max(
-        (cell.methods[DEFAULT].speed.high or cell.methods[DEFAULT].speed.mean) for _, bars in groups for _, cell in bars
-    )
+    widest = max([1.0, *(cell.methods[DEFAULT].speed.mean for _, bars in groups for _, cell in bars)])
     width, y, parts = left + unit * widest + 70, 34 + 18 * len(models), []
     for i, name in enumerate(models):
         parts.append(f'<rect x="{left}" y="{10 + 18 * i}" width="12" height="12" fill="{colours[name]}"/>')
@@ -266,7 +264,7 @@ def chart(found: Results) -> str:
     )
 
 
-def in_hindsight() -> str:
+def in_hindsight(_: Mapping[str, Results]) -> str:
     """What `auto` reaches of the best possible in the simulator, and where the rest is lost, with the draft model."""
     rows = []
     for title, path in _RECORDED.items():
@@ -289,10 +287,10 @@ def _texts(folder: Path) -> dict[str, list[Text]]:
     return texts
 
 
-def simulated() -> str:
+def simulated(everything: Mapping[str, Results]) -> str:
     """The simulator against the cells that were measured on the machines of its curves: greedy, n-grams."""
     rows = []
-    for found in everything().values():
+    for found in everything.values():
         for model, (folder, curve) in _CURVES.get(found.machine.name, {}).items():
             costs = replace(hardware.load(curve).costs, draft=_SEARCH)
             texts = _texts(_PROFILES / "recordings" / folder)
@@ -324,7 +322,7 @@ WHOLE = {"readme": readme_rows, "hindsight": in_hindsight, "simulated": simulate
 def block(name: str, everything: Mapping[str, Results]) -> str:
     """A block of the page; with several machines, each has its heading."""
     if name in WHOLE:
-        return WHOLE[name]()
+        return WHOLE[name](everything)
     parts = []
     for found in everything.values():
         if own := [*BLOCKS[name](found)]:

@@ -172,3 +172,8 @@ def test_what_lost_is_named(tmp_path):
 def test_the_http_layer_is_measured_without_a_model():
     found = http_layer.rates(free_port(), requests=16)
     assert len(found) == 4 and all(rate > 1 for rate in found.values())
+
+
+def test_a_chart_needs_no_cell_of_a_real_model():
+    empty = page.chart(results.Results(results.Machine("a machine", 2, 24, "AVX2", {})))
+    assert empty.startswith("<svg") and "the target alone" in empty
