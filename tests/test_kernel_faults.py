@@ -93,6 +93,7 @@ def specdec(command, environment, given=b""):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", SLOW_DEMO)
 def test_what_fails_with_the_extra_buffers_is_done_without(answer, environment, command, fault):
@@ -104,6 +105,7 @@ def test_what_fails_with_the_extra_buffers_is_done_without(answer, environment, 
         assert "specdec_cli.llama.building install" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_fails_in_any_case_is_an_error_of_two_lines(answer, environment, command, fault):
@@ -113,6 +115,7 @@ def test_what_fails_in_any_case_is_an_error_of_two_lines(answer, environment, co
     assert "specdec_cli.llama.building install" in to_do
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_goes_on_without_the_extra_buffers_or_does_not_start(environment, fault, monkeypatch):
     for name, value in environment(fault, "extra").items():
@@ -153,6 +156,7 @@ def test_doctor_prints_its_whole_table(environment, fault, when):
     assert kernels["problem"] and kernels["repair"]
 
 
+@pytest.mark.slow
 def test_a_verdict_is_kept_until_the_build_changes(environment, faulty):
     own = environment("SIGSEGV", "extra")
     kept, asked = kernels._folder(), "from specdec_cli.llama import kernels; kernels.verdict()"

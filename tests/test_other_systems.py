@@ -61,6 +61,7 @@ def succeeded(*args, **options):
     return done
 
 
+@pytest.mark.slow
 def test_every_module_is_imported(system, site):
     assert failures(site, "specdec_cli", *LEFT_OUT) == {}
 
@@ -118,6 +119,7 @@ def test_compare(windows):
     assert b"k=3" in done.stdout
 
 
+@pytest.mark.slow
 def test_pull(windows, hub, tmp_path):
     """And run, and remove. Without links the cache holds the file where it would have a link."""
     about = hub_pairs.pulled(hub, tmp_path, *PAIR)

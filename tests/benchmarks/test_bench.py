@@ -123,6 +123,7 @@ HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).
 """
 
 
+@pytest.mark.slow
 def test_a_run_measures_and_continues_where_it_ended(tmp_path):
     """With real models of specdec, and a server that answers as llama-server does."""
     server = tmp_path / "llama-server"
@@ -169,6 +170,7 @@ def test_what_lost_is_named(tmp_path):
     assert lost(1.2, 1.25) == "None."
 
 
+@pytest.mark.slow
 def test_the_http_layer_is_measured_without_a_model():
     found = http_layer.rates(free_port(), requests=16)
     assert len(found) == 4 and all(rate > 1 for rate in found.values())

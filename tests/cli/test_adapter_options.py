@@ -131,6 +131,7 @@ def test_a_comparison_tells_its_adapters(adapter, tmp_path):
     assert "style.gguf:0.9" in page.read_text() and str(adapter.parent) not in page.read_text()
 
 
+@pytest.mark.slow
 def test_tuning_is_kept_by_adapter(adapter, nothing_known):
     done = told("tune", "--seconds", 2, "-t", 1, "--lora", adapter)
     assert done["kept"]

@@ -134,6 +134,7 @@ def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
     assert err.count("tokens/s, ") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["/proc/none", "a file", "a loop"])
 def test_a_data_folder_that_cannot_be_written(models, tmp_path, monkeypatch, place):
     folder = Path(place) if place.startswith("/") else tmp_path / place
@@ -205,6 +206,7 @@ def test_at_a_terminal(models):
 SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGQUIT)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
 def test_a_signal_at_the_prompt(models, send):
     with at_terminal(*models) as terminal:
@@ -212,6 +214,7 @@ def test_a_signal_at_the_prompt(models, send):
         assert terminal.ended_by(send) == 128 + send
 
 
+@pytest.mark.slow
 def test_an_answer_is_stopped_and_kept(models):
     with at_terminal(*models[:-4], "-n", 16000, "-c", 16384) as terminal:
         enter(terminal, b"one", "tok/step")

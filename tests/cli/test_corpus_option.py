@@ -65,6 +65,7 @@ def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
     assert found["stats"]["steps"] < without["stats"]["steps"] / 2
 
 
+@pytest.mark.slow
 def test_a_corpus_is_indexed_once(module, indexed):
     def taken():
         return json.loads(call("doctor", "--json").stdout)["corpora"]["bytes"]
@@ -107,6 +108,7 @@ def test_it_is_for_ngram_alone(module, monkeypatch):
     assert_refused(run(*NGRAM, "x"), 2, "there is no file or folder")
 
 
+@pytest.mark.slow
 def test_compare_uses_it_in_the_variants_that_draft_so_and_shows_its_size_and_no_path_on_the_page(module, tmp_path):
     args = ("compare", "-n", 40, "--repeat", 1, "-k", 2, "--vs", "drafter=ngram,k=6", BEGINNING)
     rates = []

@@ -105,6 +105,7 @@ def test_the_users_own_settings_do_not_change_the_race():
     assert {each.temperature for each in before} == {0.0}
 
 
+@pytest.mark.slow
 def test_a_damaged_pair_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(racing, "_folder", lambda: tmp_path)
     for content in (None, b"GGUF", Path(TARGET).read_bytes()[:-1000]):

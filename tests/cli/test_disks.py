@@ -90,6 +90,7 @@ def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_demo_does_without_a_copy_where_there_is_no_room():
     with full_disk(5000):
         done = call("demo")

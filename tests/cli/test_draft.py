@@ -47,6 +47,7 @@ def out(tmp_path):
 # --- what is made ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_made_is_remembered(out):
     """What is printed is a golden of `test_pair_commands.py`."""
     found = made("prune", "-m", TARGET, "--keep-layers", "0-2,5", "-o", out)
@@ -64,6 +65,7 @@ def test_a_type_that_gains_nothing_is_refused(out):
         assert "F16" not in done.stderr.splitlines()[1] and inside(out.parent) == []
 
 
+@pytest.mark.slow
 def test_what_a_type_does_not_fit_is_said_before_the_copy_is_made(out, monkeypatch):
     small = out.with_name("small.gguf")
     made("quantize", "-m", TARGET, "--type", "Q3_K_S", "-o", small)  # its rows of 320 values make most of it Q4_0

@@ -69,6 +69,7 @@ def test_interrupted_while_decoding(tmp_path, send, expected):
     assert "kept" in err
 
 
+@pytest.mark.slow
 def test_ctrl_z_does_not_count_as_decoding_time(tmp_path):
     """As under a shell, which gives each command a process group of its own."""
     trace, started = tmp_path / "trace.jsonl", time.monotonic()

@@ -117,6 +117,7 @@ def kept(name: str, found: object) -> None:
     assert_recorded(KEPT / f"{name}.json", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_as_text(way, places):
     found = []
@@ -134,6 +135,7 @@ def masked(line: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_search(places, tmp_path):
     """Which layers go, and how well the rest agrees, is the machine's rounding."""
     (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")

@@ -75,6 +75,7 @@ def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
     assert not list((tmp_path / "config").rglob("*.*"))
 
 
+@pytest.mark.slow
 def test_a_split_model_comes_in_all_its_parts(hub, inside, tmp_path):
     whole = tmp_path / "parts" / "target-Q8_0.gguf"
     whole.parent.mkdir()
@@ -90,6 +91,7 @@ def test_a_split_model_comes_in_all_its_parts(hub, inside, tmp_path):
     assert run_here("-p", "halves")["text"] == run_here()["text"]
 
 
+@pytest.mark.slow
 def test_a_pull_that_was_killed_goes_on_where_it_stopped(hub, inside, tmp_path):
     process = hub_pairs.begin_and_stall(hub, tmp_path, after=6_000_000)
     process.send_signal(signal.SIGKILL)

@@ -94,6 +94,7 @@ def test_drafts_are_proposed_for_a_target_alone_and_the_first_is_taken_with_yes(
     assert found["draft"]["reference"] == NEAR and hub_pairs.records(tmp_path) == [found["name"]]
 
 
+@pytest.mark.slow
 def test_a_proposal_is_chosen_by_its_number(family, tmp_path):
     with terminal(family, tmp_path, *PAIR[:2]) as shown:
         shown.read(until="Which draft?")
@@ -156,6 +157,7 @@ def test_a_draft_to_be_translated_is_pulled_only_if_that_is_said(family, other, 
     assert pulled_here(*other, "--translate")["check"]["verdict"] == "translatable"
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_answer_is_no_by_default(family, other, tmp_path):
     with terminal(family, tmp_path, *other) as shown:
         assert "usually slower" in shown.read(until="[y/N]")
@@ -164,6 +166,7 @@ def test_on_a_terminal_the_answer_is_no_by_default(family, other, tmp_path):
     hub_pairs.assert_nothing_kept(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_pair_whose_files_are_here_is_asked_about_too(family, other, tmp_path):
     assert hub_pairs.pulled(family, tmp_path, *other, "--translate")["check"]["verdict"] == "translatable"
     (record,) = (tmp_path / "config" / "specdec" / "pulled").iterdir()

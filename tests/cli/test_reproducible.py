@@ -79,6 +79,7 @@ def test_what_bitwise_cannot_promise_is_refused(tmp_path):
     assert_refused(run(PROMPT), 2, "bitwise is", "true or false")
 
 
+@pytest.mark.slow
 def test_check_and_doctor_tell_what_was_measured(nothing_known):
     def said(*args):
         return " ".join(call(*args).stdout.split())
@@ -96,6 +97,7 @@ def files():
     return sorted((kept_costs.path_of(TARGET, costing.place_of(1)).parent).glob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_second_start_measures_nothing_unless_what_was_kept_cannot_be_used(monkeypatch, nothing_known):
     monkeypatch.setattr(costing, "BUSY_RATIO", math.inf)  # what a busy machine took is measured again
     assert re.search("times +load .*s, measuring .*s, first token ", run(TEXT, "-n", 8, "-v").stderr)

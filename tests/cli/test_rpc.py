@@ -83,6 +83,7 @@ def test_the_text_is_the_local_one(two, options):
     assert answer(*options, servers=two) == answer(*options, servers=two[:1]) == local
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["ngram+model", "lookahead"])
 def test_with_auto_too_where_nothing_rounds(two, drafter, table_pair):
     options = (*table_pair, "--raw", "--drafter", drafter)
@@ -135,6 +136,7 @@ def test_a_target_that_cannot_forget_is_rewound_there_too(two, kind, tmp_path):
     assert answer(*options, servers=two[:1]) == answer(*options)
 
 
+@pytest.mark.slow
 def test_it_measures_compares_and_answers_several_at_once(two, table_pair, tmp_path):
     rpc = ("--rpc", addresses(two))
     prompts = ("--prompts", "python", "--limit", "2", "-n", "16", "--repeat", "1")
@@ -160,6 +162,7 @@ def told(done):
     return what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "closing", "http", "old", "nobody"])
 def test_what_is_no_server_is_an_error_of_two_lines(kind):
     started = monotonic()
@@ -175,6 +178,7 @@ def test_what_is_no_server_is_an_error_of_two_lines(kind):
     assert done.stdout == b"" and monotonic() - started < SOON_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "reply", "says"),
     [
@@ -215,10 +219,8 @@ def fail(servers, how):
     return running.returncode, written + rest, errors.decode()
 
 
-@pytest.mark.parametrize(
-    ("fault", "which"),
-    [("die", 0), ("stall", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("die", 1), ("stall", 0)))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "which"), [("die", 0), ("stall", 1), ("die", 1), ("stall", 0)])
 @pytest.mark.usefixtures("unrepacked")
 def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, which):
     with rpc_servers(2) as servers:
@@ -245,6 +247,7 @@ def test_they_do_so_every_time(fault):
         assert code == 1 and "specdec: " in errors
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_a_server_that_stalls():
     def stall(running):
         servers[0].stall()

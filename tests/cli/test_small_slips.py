@@ -122,6 +122,7 @@ def test_a_seed_is_told_where_it_gives_the_answer_again():
     assert succeeded(*common, "--accept", "match", "-n", 20, "-s", seed).stdout == drawn.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 def test_memory_is_what_a_process_takes(tmp_path):
     """On real models: tests/real/test_memory.py."""

@@ -91,6 +91,7 @@ def threads_of(session):
 # --- from end to end ---
 
 
+@pytest.mark.slow
 def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkeypatch):
     for seconds in (2, 8, 32):  # on a machine so slow that a category was left out
         result = told("tune", "--seconds", seconds)

@@ -89,6 +89,7 @@ ENDLESS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grammar", ENDLESS, ids=lambda value: value.text[:40])
 def test_what_takes_too_much_time_or_memory_costs_this_process_nothing(grammar):
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()

@@ -167,6 +167,7 @@ def test_a_grammar_that_becomes_too_large_is_an_error(monkeypatch):
         bound.mask()
 
 
+@pytest.mark.slow
 def test_a_grammar_that_exceeds_a_limit_at_a_token_binds_no_less():
     """llguidance gives up at the first digit; the answer must not go on without the grammar."""
     bound, context = state(Grammar.json_schema({"enum": [{"a": i} if i % 2 else i for i in range(9000)]}))

@@ -83,6 +83,7 @@ def claims_of(result):
     return claims
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(results())
 def test_a_comparison_shows_a_ratio_only_for_drafts_and_with_an_interval_that_excludes_1(result):
@@ -104,6 +105,7 @@ def test_a_comparison_shows_a_ratio_only_for_drafts_and_with_an_interval_that_ex
     assert all(each["speedup"] is None or each["acceptance_rate"] is not None for each in data["summaries"])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(results())
 def test_bars_and_speeds_of_a_comparison_are_in_proportion(result):

@@ -186,6 +186,7 @@ def browser(tmp_path_factory):
     return Browser(tmp_path_factory.mktemp("browser"), page(result_of(trials)))
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1150, 400])
 def test_chromium_draws_light_and_dark(browser, width):
@@ -196,6 +197,7 @@ def test_chromium_draws_light_and_dark(browser, width):
     assert bright.stddev[0] > 15 and dim.stddev[0] > 15  # there is something on it
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1150, 400])
 def test_chromium_lays_it_out_without_scrolling_sideways(browser, width):

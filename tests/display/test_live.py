@@ -176,6 +176,7 @@ def test_lines_and_long_lines_reach_the_scrollback_unharmed(monkeypatch):
     assert "".join(lines[50:]) == long + "!"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("height", [6, 12, 40])
 @pytest.mark.parametrize("width", [11, 30, 80])
 def test_what_scrolls_away_copies_as_it_was_written(monkeypatch, width, height):

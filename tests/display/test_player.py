@@ -119,6 +119,7 @@ def test_no_other_script_and_no_other_style_would_run(tab):
     assert tab.ask("typeof byId") == "undefined" and written(tab) == WHOLE
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_play_and_pause(tab):
     opened(tab, run(scale=3))  # 2.7 seconds

@@ -16,6 +16,7 @@ EVERY = "".join(map(chr, range(0x110000)))
 HOSTILE = "[b]:smile:\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b1m\r\x08\x00\u2028\u202e\u200e\u061c\udcff\x7f"
 
 
+@pytest.mark.slow
 def test_every_character_that_is_obeyed_is_replaced_and_no_other():
     shown = safe(EVERY)
     assert len(shown) == len(EVERY) and not obeyed(shown.replace("\r", "\x1b"))

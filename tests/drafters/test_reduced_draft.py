@@ -49,6 +49,7 @@ def test_a_step_keeps_the_distribution(rule, sampling, width):
     assert result.error < EXACT and result.shapes and result.deep > 0
 
 
+@pytest.mark.slow
 def test_whole_answers_keep_it():
     assert error_of_answers(TARGET, drafting(True), lambda: FixedLength(2), PLAIN, "rejection") < EXACT
 

@@ -120,6 +120,7 @@ def test_every_q_is_what_is_left_of_the_drafts_own(sampling, width):
 # What comes of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "sampling", "share", "more"),
     [(4, GREEDY, 0.4, 1.1), (8, GREEDY, 0.4, 1.3), (8, GREEDY, 0.2, 1.1), (8, SAMPLED, 0.6, 1.05)],

@@ -46,11 +46,13 @@ def passes(session):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_the_examples_of_the_pages_run(code):
     exec(compile(code, "example", "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_pages_are_typed(tmp_path):
     """As a user's program is checked: strictly, against the package's own types."""
     for number, example in enumerate(EXAMPLES):

@@ -68,6 +68,7 @@ def test_errors_are_those_of_llm(pairs):
         model.prompt("x", temperature=-1.0).text()
 
 
+@pytest.mark.slow
 def test_the_command_finds_them(tmp_path):
     own = os.environ | {"LLM_USER_PATH": str(tmp_path / "llm")}
     command = [sys.executable, "-m", "llm", "-m", "specdec/demo", "-o", "max_tokens", "12", "def f("]

@@ -111,6 +111,7 @@ def test_a_conversation_keeps_its_messages_and_reads_nothing_twice(tmp_path):
         engine.chat().say("no template")
 
 
+@pytest.mark.slow
 def test_a_second_thread_in_a_session_is_refused_at_once(session):
     first = session.stream(PROMPT, SamplingParams(max_tokens=400))
     next(first)
@@ -159,6 +160,7 @@ def test_what_is_missing_is_pulled_if_that_is_asked_for(monkeypatch, tmp_path):
             pull()
 
 
+@pytest.mark.slow
 def test_a_pair_is_checked_and_tuned():
     assert check(TARGET, DRAFT).verdict == "identical"
     with pytest.raises(UsageError):

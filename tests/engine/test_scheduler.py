@@ -199,7 +199,8 @@ def test_idle_slots_hold_no_more_than_one_may():
     assert sum(held) <= 512 and max(held) > 390
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 64])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
     monkeypatch.setattr(passes, "CPU_PIECE", N_BATCH)

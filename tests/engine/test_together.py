@@ -51,6 +51,7 @@ def test_what_cannot_be_shared_is_refused(engine):
             engine.generate(PROMPTS, **how)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine):
     threading.Timer(0.3, _thread.interrupt_main).start()
     with pytest.raises(KeyboardInterrupt):

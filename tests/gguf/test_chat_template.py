@@ -186,6 +186,7 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(template):
     assert "only one" not in template or "only one system message" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", GROWING.values(), ids=GROWING)
 def test_a_template_that_goes_on_or_grows_without_end_is_refused(template):
     why = "too much time or memory|is unsafe|No filter named|is undefined|too long|too wide|recursion|the limit is"

@@ -57,6 +57,7 @@ def from_memory(files: dict[str, bytes], name: str) -> Header:
 # --- read as one --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_first", [False, True])
 def test_a_split_model_is_read_as_one(tmp_path, small_first):
     def rows(header: Header) -> list[tuple]:

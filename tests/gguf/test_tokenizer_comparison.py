@@ -174,6 +174,7 @@ def test_a_model_without_a_tokenizer_fits_nothing(tokens, lacking):
     assert result.verdict == "incompatible" and f"{lacking}.gguf has no tokenizer" in result.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["all tokens", "padding"])
 def test_large_vocabularies_are_compared_without_quadratic_work(change):
     large = [b"token%d" % i for i in range(150_000)]
@@ -267,6 +268,7 @@ def headers(draw) -> tuple[Header, Header]:
     return pair[::-1] if draw(st.booleans()) else pair
 
 
+@pytest.mark.slow
 @settings(max_examples=450, deadline=None, derandomize=True)
 @given(headers())
 def test_no_pair_is_taken_that_llama_cpp_refuses_but_for_the_names_of_reserved_tokens(pair):

@@ -35,6 +35,7 @@ def test_heads(tmp_path, key, which):
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["tokenizer.ggml.model", "tokenizer.ggml.pre", "general.architecture"])
 def test_models(tmp_path, key):
     path = with_array(DEMO / "target.gguf", tmp_path / "model.gguf", key, "many")

@@ -80,6 +80,7 @@ def test_it_runs_before_anything_is_installed(tmp_path):
     assert "-DGGML_METAL=on" in shlex.split(done.stdout)
 
 
+@pytest.mark.slow
 def test_what_fails_is_built_again_with_less(tmp_path, monkeypatch, capfd):
     """A Python that pretends to install, and whose trial fails as often as it is told."""
     log, left = tmp_path / "log", tmp_path / "left"

@@ -101,6 +101,7 @@ def test_a_conversation_goes_on(pair):
     assert again.tokens == session.generate(longer, SamplingParams(max_tokens=30)).tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "tree"), [(0.0, 1), (0.0, 3), (0.8, 1), (0.8, 3)])
 @pytest.mark.parametrize("kind", ["eagle3-few", "medusa-few"])
 def test_a_grammar_may_allow_nothing_that_the_heads_can_say(tmp_path, kind, temperature, tree):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 from driver import TARGET
 from rpc import rpc_servers
 
@@ -20,6 +21,7 @@ def ran(script, *arguments):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_what_goes_on_after_ctrl_c_is_waited_for_by_the_next_call():
     """A slow pass is no lost server."""
     found = ran(
@@ -63,6 +65,7 @@ def test_what_never_ends_is_lost_once_for_all():
     assert found == ["True"] * 4
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_after_it_was_given_up_does_not_end_the_process():
     """What ggml says then comes from a thread that nobody waits for."""
     with rpc_servers(1) as (server,):
@@ -92,6 +95,7 @@ def test_a_server_that_dies_after_it_was_given_up_does_not_end_the_process():
     assert found == ["True", "alive"]
 
 
+@pytest.mark.slow
 def test_a_text_cannot_be_kept_where_its_server_is_gone(tmp_path):
     with rpc_servers(1) as (server,):
         found = ran(

@@ -60,6 +60,7 @@ def test_replays_are_deterministic():
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_real_recording_as_one_run():
     """On `m3-max` passes of 9 to 17 tokens cost the same, and shorter drafts do not pay."""
     answers = recordings.read(RECORDINGS.parents[1] / "recordings" / "qwen2.5-coder" / "greedy.json.gz").answers
@@ -141,6 +142,7 @@ def test_where_nothing_pays_no_length_is_best():
 MORE = answers(0.9, "more", seed=1)
 
 
+@pytest.mark.slow
 def test_where_a_pair_pays():
     overall = predict({"code": GOOD, "more": MORE}, FLAT, True)[-1]
     said = says({"code": GOOD, "more": MORE}, FLAT, "h200")[0]

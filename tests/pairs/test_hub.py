@@ -137,6 +137,7 @@ def test_an_answer_that_ends_early_twice(hub, naps, part, by):
     assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [None, 50_000])
 @pytest.mark.parametrize("part", ["/api/models/", HEADER, WEIGHTS])
 def test_a_hub_that_stalls(hub, monkeypatch, naps, part, after):

@@ -101,6 +101,7 @@ def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
 SLOW = [(slow_head, "no complete answer in time"), (slow_body, "bytes per second"), (no_redirect, "HTTP 300")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["listing", "content"])
 @pytest.mark.parametrize(("trick", "says"), SLOW)
 def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):

@@ -123,6 +123,7 @@ KEYS = (
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.dictionaries(st.sampled_from(KEYS), ANYTHING), st.integers(1, 2**31), st.sampled_from([0, 1, 1000]))
 def test_a_hostile_header_is_judged_all_the_same(settings, n_ctx, params):

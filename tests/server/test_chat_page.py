@@ -17,6 +17,8 @@ from specdec_cli.measure.traces import event_json
 from specdec_cli.server import chat_page as chat_page_module
 from specdec_cli.server.chat_page import chat_page
 
+pytestmark = pytest.mark.slow
+
 VENDORED = Path(chat_page_module.__file__).parent / "vendored"
 LIBRARIES = (VENDORED / "libraries.js").read_text("utf-8")
 TIMINGS = {"predicted_n": 9, "predicted_per_second": 31.25, "draft_n": 8, "draft_n_accepted": 4}

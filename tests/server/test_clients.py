@@ -113,6 +113,7 @@ def test_llm(server, tmp_path):
         assert done.returncode == 0 and done.stdout.strip(), done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_langchain(server):
     from langchain_openai import ChatOpenAI
 

@@ -212,6 +212,7 @@ def test_who_goes_away_frees_the_slot(server):
         until(lambda: server.metric("requests_running") == 0)
 
 
+@pytest.mark.slow
 def test_who_never_reads_disturbs_nobody(server):
     sleepers = [
         server.opened({"prompt": "x", "max_tokens": 400, "stream": True, "return_steps": True}) for _ in range(8)
@@ -222,6 +223,7 @@ def test_who_never_reads_disturbs_nobody(server):
         sleeper.close()
 
 
+@pytest.mark.slow
 def test_who_leaves_before_the_first_token_frees_the_slot(models):
     """The prompt takes seconds to read."""
     with Serving(*models, "-c", 65536, "-np", 1) as server:
@@ -243,6 +245,7 @@ def test_a_key_and_origins(models):
         assert server.post(TEXT, body, **{**friend, "Origin": "http://other.example"})[0] == 403
 
 
+@pytest.mark.slow
 def test_a_full_queue(models):
     with Serving(*models, "-c", 16384, "-np", 1, "--queue", 1) as server:
         busy = [server.opened({"prompt": "x", "max_tokens": 16000, "stream": True}) for _ in range(2)]
@@ -258,6 +261,7 @@ def test_a_full_queue(models):
 SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGHUP)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
 def test_a_signal_lets_answers_end(models, send):
     with Serving(*models, "-c", 1024, "-np", 2) as server:
@@ -296,6 +300,7 @@ def test_what_cannot_be_served(models, tmp_path):
     assert_refused(call("serve", *models, "--api-key", ""), 2, "key is empty")
 
 
+@pytest.mark.slow
 def test_a_template_that_fails_costs_its_request_alone(tmp_path):
     bad = "{% if messages[-1].content == 'bad' %}{{ raise_exception('no') }}{% endif %}" + TEMPLATE
     target = tiny.write(tmp_path / "target.gguf", "llama", chat_template=bad)
@@ -349,6 +354,7 @@ def test_two_thousand_requests_leave_nothing_behind(models):
         assert "Traceback" not in server.said and server.ended() == 143
 
 
+@pytest.mark.slow
 def test_names_of_models_count_if_they_are_to(models, server):
     asked = {"messages": ASKED, "model": "gpt-4o", "max_tokens": 2}
     assert server.post(CHAT, asked)[1]["model"] == "target"
@@ -365,6 +371,7 @@ def test_the_line_of_a_request():
     assert log_line(figures, 2.04) == "1,200 prompt + 30 answer tokens, 2.0 s, 18.2 tokens/s, 75% accepted"
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_line_for_each_request(models):
     with Terminal("serve", "--port", 0, *models, "-c", 4096, "-np", 1, streams=("stderr",)) as shown:
         shown.read(until="Ctrl-C")
