@@ -31,7 +31,7 @@ from load import LoadCell, load_cells, measure_load
 from measure import measure_cell
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from tools import N_CTX, Peers, free_port, task_of
+from tools import N_CTX, Peers, forget_peak, free_port, task_of
 
 from specdec_cli import SpeculativeConfig, load
 from specdec_cli.llama import host, library
@@ -192,6 +192,7 @@ class Run:
             if method.tool == "specdec" or (self.tools / method.tool).is_file()
         ]
         peers = Peers(self.tools, model.target, model.draft, options.threads, options.peer_flags)
+        forget_peak()
         layers = {"gpu_layers": options.gpu_layers, "gpu_layers_draft": options.gpu_layers}
         with (
             load(

@@ -50,8 +50,8 @@ MODELS = (
     _bundled("bundled, EAGLE-3", "eagle3.gguf", "eagle3", default="eagle3"),
     _bundled("bundled, Medusa", "medusa.gguf", "medusa", default="medusa"),
 )
-_QUICK_MODELS = ("SmolLM2 135M", "Qwen2.5-Coder 1.5B", "bundled")
-_QUICK_SUITES = ("edit", "code", "chat", "python")
+_QUICK_SUITES = ("edit", "code", "chat")
+_QUICK_CELLS = {"SmolLM2 135M": _QUICK_SUITES, "Qwen2.5-Coder 1.5B": ("edit",), "bundled": ("python",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,13 @@ class Cell:
 
 def cells(models: Sequence[Model], quick: bool) -> list[Cell]:
     """All cells, greedy ones first, those of a model together."""
-    left_out = {model.name for model in MODELS if quick and model.name not in _QUICK_MODELS}
-    chosen = [model for model in models if model.name not in left_out]
+    quick_suites = {model.name: _QUICK_CELLS.get(model.name, ()) for model in MODELS}
     return [
         Cell(model, suite, temperature)
         for temperature in ((0.0,) if quick else (0.0, 0.8))
-        for model in chosen
+        for model in models
         for suite in model.suites
-        if not quick or suite in _QUICK_SUITES
+        if not quick or suite in quick_suites.get(model.name, _QUICK_SUITES)
     ]
 
 

@@ -130,6 +130,7 @@ def _figures(trials: Trials, method: Method, tasks: Sequence[Task], session: Ses
         round(emitted / steps, 2) if steps else 0.0,
         round(sum(answer.accepted for answer in mine) / drafted, 3) if drafted else None,
         round(statistics.median(ttft), 1) if ttft else 0.0,
+        round(max(answer.memory_mb for answer in mine)),
         **counts,
     )
 

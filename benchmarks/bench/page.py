@@ -37,7 +37,7 @@ _RECORDED = {
 }
 _MACHINES = ("xeon-amx-2core", "laptop-8core", "m3-max", "rtx-4090", "h200")
 _CURVES = {
-    "AMD EPYC": {
+    "AMD EPYC, AVX-512": {
         "SmolLM2 135M": ("smollm2-135m", "epyc-2core-smollm2"),
         "Qwen2.5-Coder 1.5B": ("qwen2.5-coder", "epyc-2core-qwen-coder"),
     }
@@ -123,16 +123,17 @@ def methods(found: Results) -> Iterator[str]:
         rows.sort(key=lambda row: -row[0])
         suites = ", ".join(suite for suite in _SUITES if suite in {cell.suite for cell in cells})
         yield f"{model} ({suites}):\n\n" + table(
-            ["method", "speed", "tokens per step", "accepted"], ([*row[1:]] for row in rows)
+            ["method", "speed", "tokens per step", "accepted", "memory"], ([*row[1:]] for row in rows)
         )
 
 
-def _method(name: str, all_figures: Sequence[Figures]) -> tuple[float, str, str, str, str]:
+def _method(name: str, all_figures: Sequence[Figures]) -> tuple[float, str, str, str, str, str]:
     speed = statistics.geometric_mean(each.speed.mean for each in all_figures)
     steps = statistics.fmean(each.tokens_per_step for each in all_figures)
     accepted = [each.acceptance for each in all_figures if each.acceptance is not None]
     share = f"{statistics.fmean(accepted):.0%}" if accepted else ""
-    return speed, name, f"{speed:.2f}x", f"{steps:.2f}" if steps else "", share
+    memory = max(each.memory_mb for each in all_figures)
+    return speed, name, f"{speed:.2f}x", f"{steps:.2f}" if steps else "", share, f"{memory:,.0f} MB" if memory else ""
 
 
 def peers(found: Results) -> Iterator[str]:
@@ -221,7 +222,7 @@ def readme_rows(everything: Mapping[str, Results]) -> str:
             for suite in ("edit", "code", "chat"):
                 cell = found.cells.get(f"{model.name} | {suite} | 0")
                 if cell and not cell.quick and not model.raw and (figures := cell.methods.get(DEFAULT)):
-                    rows.append([model.name, _WORK[suite], found.machine.name, marked(cell, shown(figures.speed))])
+                    rows.append([model.name, _WORK[suite], found.machine.title, marked(cell, shown(figures.speed))])
     return table(["model", "work", "machine", "speed"], rows)
 
 
@@ -257,7 +258,7 @@ def chart(found: Results) -> str:
     parts.append(f'<path d="M{line} {top}V{y - gap}" stroke="#57606a" stroke-dasharray="3 3"/>')
     parts.append(f'<text x="{line}" y="{y + 2}" text-anchor="middle" class="small">the target alone</text>')
     style = "text{font:12px sans-serif;fill:#24292f}.small{font-size:11px;fill:#57606a}"
-    title = f"Speed of greedy answers over the target alone, {found.machine.name}, {found.machine.cores} cores"
+    title = f"Speed of greedy answers over the target alone, {found.machine.title}, {found.machine.cores} cores"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {y + 12}" role="img" aria-label="{title}">'
         f'<style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
@@ -291,7 +292,7 @@ def simulated(everything: Mapping[str, Results]) -> str:
     """The simulator against the cells that were measured on the machines of its curves: greedy, n-grams."""
     rows = []
     for found in everything.values():
-        for model, (folder, curve) in _CURVES.get(found.machine.name, {}).items():
+        for model, (folder, curve) in _CURVES.get(found.machine.title, {}).items():
             costs = replace(hardware.load(curve).costs, draft=_SEARCH)
             texts = _texts(_PROFILES / "recordings" / folder)
             for suite in SUITES:
@@ -326,7 +327,7 @@ def block(name: str, everything: Mapping[str, Results]) -> str:
     parts = []
     for found in everything.values():
         if own := [*BLOCKS[name](found)]:
-            heading = [f"**{found.machine.name}**"] if len(everything) > 1 else []
+            heading = [f"**{found.machine.title}**"] if len(everything) > 1 else []
             parts += [*heading, *own]
     return "\n\n".join(parts) or "Not measured yet."
 

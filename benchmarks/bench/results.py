@@ -15,6 +15,7 @@ from specdec_cli import __version__
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.llama import host, library
 
+_WRITTEN = {"AVX512": "AVX-512", "AMX_INT8": "AMX", "METAL": "Metal", "VULKAN": "Vulkan"}
 _KERNELS = ("CUDA", "METAL", "VULKAN", "AMX_INT8", "AVX512", "AVX2", "NEON", "REPACK")
 """Of the flags of llama.cpp's build, those that a reader knows; the first names the results."""
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,8 @@ class Ratio(msgspec.Struct, frozen=True, array_like=True):
 class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     """A method in a cell. speed: over the target alone, paired. default: the default's speed over this, of a peer.
 
-    tokens_per_step: 0 where the tool doesn't say. ttft_ms: the median, without a cache. same: greedy or coupled answers
+    tokens_per_step: 0 where the tool doesn't say. ttft_ms: the median, without a cache. memory_mb: the most that the
+    process has used, 0 if unknown; specdec's methods share one. same: greedy or coupled answers
     that are the target's own, rounding: that differ by rounding, which is proved for specdec's; wrong: that differ
     otherwise.
     """
@@ -53,6 +55,7 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens_per_step: float = 0.0
     acceptance: float | None = None
     ttft_ms: float = 0.0
+    memory_mb: float = 0.0
     same: int = 0
     rounding: int = 0
     differs: int = 0
@@ -100,6 +103,12 @@ class Machine(msgspec.Struct, frozen=True):
     memory_gb: int
     kernels: str
     versions: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """The processor and its best kernels, for processors of several generations have the same name."""
+        best = self.kernels.partition(",")[0]
+        return f"{self.name}, {_WRITTEN.get(best, best)}"
 
 
 class Results(msgspec.Struct):

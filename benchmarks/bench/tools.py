@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import re
@@ -55,7 +56,8 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One answer. ids: its tokens, None if the tool doesn't say. tokens_per_s: after the first token. ttft_ms: 0 where
-    the prompt was in a cache. steps: forward passes of the target, 0 if unknown. result: specdec's own record of it.
+    the prompt was in a cache. steps: forward passes of the target, 0 if unknown. memory_mb: the most that the process
+    has used so far, 0 if unknown. result: specdec's own record of it.
     """
 
     ids: tuple[int, ...] | None
@@ -64,6 +66,7 @@ class Answer:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    memory_mb: float = 0.0
     result: GenerationResult | None = None
 
 
@@ -85,7 +88,20 @@ def specdec(session: Session, method: Method, task: Task, sampling: SamplingPara
         raise SpecdecError(f"{method.name}: {'; '.join(metrics.notes)}")
     ttft_ms = 1000 * metrics.ttft_s if fresh else 0.0
     ids, speed = tuple(metrics.tokens), metrics.tokens_per_s or 0.0
-    return Answer(ids, speed, ttft_ms, metrics.steps, metrics.drafted, metrics.accepted, result)
+    return Answer(ids, speed, ttft_ms, metrics.steps, metrics.drafted, metrics.accepted, peak_mb(), result)
+
+
+def peak_mb(process: int | str = "self") -> float:
+    """The most resident memory that a process has used, in MB; 0 on systems other than Linux."""
+    status = Path(f"/proc/{process}/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
+
+
+def forget_peak() -> None:
+    """Let this process's peak begin at what it uses now."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 @dataclass
@@ -185,6 +201,7 @@ class RunningServer:
             0,
             timings.get("draft_n", 0),
             timings.get("draft_n_accepted", 0),
+            peak_mb(self._process.pid),
         )
 
     def _is_ready(self) -> bool:
