@@ -15,9 +15,10 @@ from specdec_cli import __version__
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.llama import host, library
 
-_WRITTEN = {"AVX512": "AVX-512", "AMX_INT8": "AMX", "METAL": "Metal", "VULKAN": "Vulkan"}
 _KERNELS = ("CUDA", "METAL", "VULKAN", "AMX_INT8", "AVX512", "AVX2", "NEON", "REPACK")
 """Of the flags of llama.cpp's build, those that a reader knows; the first names the results."""
+_WRITTEN = {"AVX512": "AVX-512", "AMX_INT8": "AMX", "METAL": "Metal", "VULKAN": "Vulkan"}
+"""Those that are written in another way in text."""
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
 
@@ -44,9 +45,8 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     """A method in a cell. speed: over the target alone, paired. default: the default's speed over this, of a peer.
 
     tokens_per_step: 0 where the tool doesn't say. ttft_ms: the median, without a cache. memory_mb: the most that the
-    process has used, 0 if unknown; specdec's methods share one. same: greedy or coupled answers
-    that are the target's own, rounding: that differ by rounding, which is proved for specdec's; wrong: that differ
-    otherwise.
+    process has used, 0 if unknown; specdec's methods share one. same: greedy or coupled answers that are the target's
+    own, rounding: that differ by rounding, which is proved for specdec's; wrong: that differ otherwise.
     """
 
     tokens_per_s: float

@@ -14,7 +14,7 @@ import results
 from cells import AGAIN, ALONE, DEFAULT, MODELS, QUICK, Cell, Method, Size, cells, methods_of
 from driver import DRAFT, TARGET
 from measure import measure_cell
-from tools import REMEMBERING, Answer, Peers, Task, free_port
+from tools import REMEMBERING, Answer, Peers, Task, forget_peak, free_port, peak_mb
 
 BENCH = Path(page.__file__).parent
 TASKS = [Task(f"t{number}", (1, 2, number), "") for number in range(3)]
@@ -168,6 +168,26 @@ def test_what_lost_is_named(tmp_path):
     assert "| m | chat | 0 | 0.95x | target alone |" in lost(0.95, 0.96)
     assert "| m | chat | 0 | 1.20x | ngram, 1.30x |" in lost(1.2, 1.3)
     assert lost(1.2, 1.25) == "None."
+
+
+def test_generations_of_a_processor_are_told_apart():
+    older, newer = (results.Machine("AMD EPYC", 2, 24, kernels, {}) for kernels in ("AVX2, REPACK", "AVX512, AVX2"))
+    assert (older.title, newer.title) == ("AMD EPYC, AVX2", "AMD EPYC, AVX-512")
+    assert results.path_of(older) != results.path_of(newer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+def test_a_peak_counts_what_was_freed_until_it_is_forgotten():
+    forget_peak()
+    before = peak_mb()
+    large = bytearray(b"x") * 200_000_000
+    del large
+    assert peak_mb() > before + 190
+    forget_peak()
+    assert peak_mb() < before + 100
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert peak_mb(gone.pid) == 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ With one core there are no threads that could wait for each other, and the figur
 """
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from statistics import median
 from time import perf_counter
@@ -117,18 +118,8 @@ def test_an_answer_takes_as_long_from_the_server_as_alone():
 
 def at_once(contexts, function):
     """What a function returns for each of the contexts, called at the same time from threads of their own."""
-    callers, found = [Caller() for _ in contexts], SimpleQueue()
-    threads = [
-        threading.Thread(target=lambda pair=pair: found.put(pair[0](lambda: function(pair[1]))))
-        for pair in zip(callers, contexts, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for caller in callers:
-        caller.end()
-    return [found.get(timeout=1) for _ in contexts]
+    with ThreadPoolExecutor(len(contexts)) as pool:
+        return [*pool.map(function, contexts)]
 
 
 def test_two_engines_at_once_compute_what_one_does(contexts):
