@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import itertools
 import os
 import shutil
 import subprocess
@@ -29,9 +30,36 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("same")
 
 
+class FreshCaches:
+    """Caches that begin with what is known. One that a test has left as it was serves the next one, too."""
+
+    def __init__(self, folder: Path, known: Path) -> None:
+        self._folder, self._known, self._made = folder, known, 0
+        self._cache, self._contents = folder, None
+
+    def take(self) -> Path:
+        if self._contents is None or _contents(self._cache) != self._contents:
+            self._made += 1
+            self._cache = self._folder / str(self._made)
+            shutil.copytree(self._known / "costs", self._cache / "specdec" / "costs")
+            for part in ("kernels", "trials"):
+                (self._cache / "specdec" / part).symlink_to(self._known / part)
+            self._contents = _contents(self._cache)
+        return self._cache
+
+
+def _contents(folder: Path) -> list[tuple[object, ...]]:
+    """What tells whether anything was written below a folder."""
+    paths = [folder]
+    for top, folders, files in os.walk(folder):
+        paths += [Path(top, name) for name in sorted(folders + files)]
+    found = [(path, path.lstat()) for path in paths if os.path.lexists(path)]
+    return [(path, stat.st_mode, stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found]
+
+
 @pytest.fixture(scope="session", autouse=True)
-def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep the user's settings out of this process and those it starts. Yields the cache of a first run."""
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshCaches]:
+    """Keep the user's settings out of this process and those it starts. Yields the caches of its tests."""
     kept = ("PYTHONPATH", "SPECDEC_REPACK")
     gone = [name for name in os.environ if name.startswith(("SPECDEC_", "PYTHON")) and name not in kept]
     gone += ["NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "TTY_COMPATIBLE"]
@@ -45,9 +73,9 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name, value in chosen.items():
             environment.setenv(name, value)
         folder = tmp_path_factory.mktemp("session")
-        found = run_once(tmp_path_factory.getbasetemp())
-        own_folders(environment, folder, folder / "cache", found)
-        yield found
+        known = run_once(tmp_path_factory.getbasetemp())
+        own_folders(environment, folder, FreshCaches(folder / "cache", known).take())
+        yield FreshCaches(folder / "caches", known)
 
 
 def run_once(base: Path) -> Path:
@@ -69,24 +97,36 @@ def run_once(base: Path) -> Path:
     return folder / "specdec"
 
 
-def own_folders(environment: pytest.MonkeyPatch, folder: Path, cache: Path, known: Path) -> None:
-    """Settings and data in one folder, and in another a cache that begins with what is known."""
+def own_folders(environment: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
     environment.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     environment.setenv("XDG_DATA_HOME", str(folder / "data"))
     environment.setenv("XDG_CACHE_HOME", str(cache))
-    shutil.copytree(known / "costs", cache / "specdec" / "costs")
-    for part in ("kernels", "trials"):
-        (cache / "specdec" / part).symlink_to(known / part)
+
+
+@pytest.fixture(scope="session")
+def unused_paths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths where nothing is. pytest's own folders take longer the more of them there are."""
+    base = tmp_path_factory.mktemp("each")
+    return (base / str(number) for number in itertools.count())
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first_run: Path) -> None:
-    """Each test has folders of its own; its cache lies beside `tmp_path`, which is empty."""
-    own_folders(monkeypatch, tmp_path, tmp_path.with_name(f"{tmp_path.name}-cache"), first_run)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, unused_paths: Iterator[Path], caches: FreshCaches) -> Path:
+    """Each test has settings and data of its own, and a cache that no other test has written to."""
+    folder = next(unused_paths)
+    own_folders(monkeypatch, folder, caches.take())
+    return folder
 
 
 @pytest.fixture
-def nothing_known(clean_environment: None) -> None:
+def tmp_path(clean_environment: Path) -> Path:
+    """An empty folder; settings and data come into it, too."""
+    clean_environment.mkdir(exist_ok=True)
+    return clean_environment
+
+
+@pytest.fixture
+def nothing_known(clean_environment: Path) -> None:
     """For tests of what is found out about models: nothing is yet, but for the kernels that work."""
     cache = Path(os.environ["XDG_CACHE_HOME"]) / "specdec"
     (cache / "trials").unlink()
