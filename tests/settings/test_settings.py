@@ -107,7 +107,6 @@ def test_what_is_wrong_in_config_yaml(config, content, says, hint):
     ("profile", "given", "says", "hint"),
     [
         (None, {"draft": "x.gguf"}, "without a target", "-m"),
-        ("demmo", {}, "no profile 'demmo'", "Did you mean 'demo'?"),
         ("own", {}, "unknown key 'max_token'", "Did you mean 'max_tokens'?"),
     ],
 )
