@@ -92,11 +92,13 @@ def test_a_module_that_needs_linux_is_reported(windows, site, tmp_path):
     assert "No module named 'termios'" in found["needy.termios"] and "'fork'" in found["needy.fork"]
 
 
+@pytest.mark.slow
 def test_run(system):
     done = succeeded("run", PROMPT, "-n", 8, "-k", 3)
     assert done.stdout.strip() and b"tokens/s" in done.stderr
 
 
+@pytest.mark.slow
 def test_run_is_interrupted(windows):
     """In the middle of an answer, as on Linux: the report comes, and the exit code."""
     with start("run", PROMPT, "-n", 4000, "-c", 4096, "-k", 3) as process:
@@ -106,6 +108,7 @@ def test_run_is_interrupted(windows):
     assert process.returncode == 130 and b"interrupted" in said
 
 
+@pytest.mark.slow
 def test_chat(windows, chatting):
     """A script in UTF-8, which is not the encoding that Python has for pipes on Windows."""
     script = "\ufeffna\u00efve \u2192 \u2713\n/undo\nagain\n/save mine\n".encode()
@@ -114,6 +117,7 @@ def test_chat(windows, chatting):
     assert "removed: na\u00efve " in said and said.count("tokens/s, ") == 2 and "saved as mine" in said
 
 
+@pytest.mark.slow
 def test_compare(windows):
     done = succeeded("compare", PROMPT, "class Stack:\n    def", "-k", 3, "-n", 8, "--repeat", 1)
     assert b"k=3" in done.stdout

@@ -17,6 +17,8 @@ from specdec_cli.measure import hardware
 from specdec_cli.measure import simulate as simulation
 from specdec_cli.measure.simulate import Answer, Text
 
+pytestmark = pytest.mark.slow
+
 COSTS = Costs(Curve({1: 10.0, 2: 12.0, 3: 13.0, 4: 15.0}), Curve({1: 1.0, 2: 1.5, 5: 3.0}), 0.5)
 
 

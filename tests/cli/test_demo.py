@@ -83,6 +83,7 @@ def test_on_a_slow_machine_answers_are_shorter(monkeypatch):
     assert lengths == [{racing._LEAST_TOKENS}, {racing._TOKENS}]
 
 
+@pytest.mark.slow
 def test_the_screen(monkeypatch):
     monkeypatch.setattr(racing, "MOST_ROUNDS", 3)
     monkeypatch.setattr(racing, "RACE_S", 300.0)

@@ -48,6 +48,7 @@ def answer(*options, servers=()):
     return succeeded("run", PROMPT, *rpc, "-n", "48", *options).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -108,6 +109,7 @@ REPACKED_WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["bundled", "fewer bits"])
 def test_with_repacked_weights_here_the_text_is_the_local_one_up_to_their_rounding(which, fewer_bits, monkeypatch):
     """As they are built, whatever is repacked here. AVX2 has answers with fewer bits differ on both prompts."""

@@ -8,6 +8,8 @@ import time
 import pytest
 from serving import Serving
 
+pytestmark = pytest.mark.slow
+
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
 
 

@@ -6,6 +6,8 @@ import pytest
 from devtools import Tab
 from serving import Serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(chatting):
