@@ -32,6 +32,7 @@ class ScriptedAnswering(Answering):
 
     def __init__(self) -> None:
         self.scheduler = cast(Scheduler, SimpleNamespace(is_alive=True, jobs=[], waiting=[]))
+        self.names, self.piece = ["scripted"], lambda _: b""
 
     async def prepare(self, body: Body) -> list[RequestChoice]:
         return [RequestChoice(0, [1], SamplingParams())]
@@ -46,13 +47,11 @@ class ScriptedAnswering(Answering):
         for event in [*events, Done("length", "", (), 0.1)]:
             choice.result.add(event)
             if not isinstance(event, Prefill):
-                yield [ChoiceEvent(choice, event, None)]
+                yield [ChoiceEvent(choice, event)]
 
 
 def serve(port: int) -> None:
-    serve_forever(
-        Server(ScriptedAnswering(), ["scripted"]), listen("127.0.0.1", port), Gate(None, [], "127.0.0.1"), 1.0
-    )
+    serve_forever(Server(ScriptedAnswering()), listen("127.0.0.1", port), Gate(None, [], "127.0.0.1"), 1.0)
 
 
 def client(port: int, stream: bool, count: int) -> None:

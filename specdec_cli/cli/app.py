@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec_cli import __version__
-from specdec_cli.cli.error_reporting import ErrorReporting
+from specdec_cli.cli.error_reporting import ErrorReporting, refuse_glued
 
 COMMANDS = {
     "demo": "See the speedup on a small pair that comes with specdec.",
@@ -54,8 +54,12 @@ def load(name: str) -> Any:
 
 
 class _Commands(ErrorReporting):
-    def load(self, name: str) -> Any:
-        return load(name)
+    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # Typer has no public Context type
+        """The command and its arguments. Raises UsageError for letters attached to a short option."""
+        name, _, rest = super().resolve_command(ctx, args)
+        command = load(str(name))
+        refuse_glued(command, rest)
+        return name, command, rest
 
 
 app = typer.Typer(

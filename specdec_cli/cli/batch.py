@@ -17,7 +17,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.server.batch_run import BatchProgress
+    from specdec_cli.server.batch_run import BatchRun
 
 
 @opt.takes(*opt.ALL)
@@ -44,30 +44,30 @@ def batch(
         raise UsageError(f"there is no folder {output.parent}", "Create it first.")
     with status_line("reading the requests", silent=False):
         work = BatchRun(source, output)
-    with open_slots(given, parallel, most_waiting=16 * parallel) as (answering, names):
+    with open_slots(given, parallel, most_waiting=16 * parallel) as answering:
         started = monotonic()
         with status_line("answering", silent=False) as say:
 
-            def report(progress: BatchProgress) -> None:
-                say(_line(progress, monotonic() - started))
+            def report() -> None:
+                say(_line(work, monotonic() - started))
 
-            ended_by = asyncio.run(cancelled_by_signals(work.run(answering, names[0], parallel, report)))
+            ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
     if ended_by:
         complain(SpecdecError("interrupted", "Run the same command again to continue."))
         raise typer.Exit(128 + ended_by)
-    progress, seconds = work.progress, monotonic() - started
-    for number, why in progress.bad:
+    seconds = monotonic() - started
+    for number, why in work.bad:
         print_parts(f"line {number} is not a request: {why}", stderr=True)
-    failed = f", {progress.failed} of them are errors" if progress.failed else ""
-    speed = f"; {progress.written / seconds:,.1f} tokens/s" if progress.written else ""
-    print_parts(f"{progress.done:,} answers in {output}{failed}{speed}", stderr=True, pipe_width=200)
-    raise typer.Exit(1 if work.progress.bad or work.progress.failed else 0)
+    failed = f", {work.failed} of them are errors" if work.failed else ""
+    speed = f"; {work.written / seconds:,.1f} tokens/s" if work.written else ""
+    print_parts(f"{work.done:,} answers in {output}{failed}{speed}", stderr=True, pipe_width=200)
+    raise typer.Exit(1 if work.bad or work.failed else 0)
 
 
-def _line(progress: BatchProgress, seconds: float) -> str:
+def _line(work: BatchRun, seconds: float) -> str:
     """The progress, and how long the rest will take at this speed."""
     from specdec_cli.display.parts import duration
 
-    done, left = progress.done - progress.done_before, progress.total - progress.done
+    done, left = work.done - work.done_before, work.total - work.done
     rest = f", {duration(seconds / done * left)} left" if done and left else ""
-    return f"{progress.done:,} of {progress.total:,} answers{rest}"
+    return f"{work.done:,} of {work.total:,} answers{rest}"

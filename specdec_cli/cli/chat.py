@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.loading import context_of, loaded
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.display.terminal import status_line
 
 _CONTEXT = 8192
 """Tokens of context without -c, or fewer if the model was trained on fewer."""
@@ -33,11 +33,9 @@ def chat(
     /help lists the commands. In a pipe, each line is a message; put three quotes before and after several lines.
     """
     from specdec_cli.gguf.chat_template import template_of
-    from specdec_cli.pairs.config_layers import require_used, resolve
     from specdec_cli.weights.model_pair import check_pair
 
-    settings = resolve(given.profile, given.flags)
-    require_used(given.typed, [settings])
+    settings = given.settings()
     pair = check_pair(settings)
     if template_of(pair.target) is None:
         raise UsageError(
@@ -47,21 +45,16 @@ def chat(
     from specdec_cli.cli.chat_session import ChatSession, turns
     from specdec_cli.cli.prompt_input import asked_prediction
     from specdec_cli.engine.conversation import Conversation
-    from specdec_cli.engine.engine import one_session
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.settings.options import SpeculativeConfig
 
     if settings.accept == "rejection" and given.flags["accept"] is None:
         settings = replace(settings, accept="coupled")  # so that /alone can compare sampled answers
-    if settings.ctx is None:
-        trained = pair.target.setting("context_length")
-        settings = replace(settings, ctx=min(_CONTEXT, trained if isinstance(trained, int) and trained else _CONTEXT))
+    settings = replace(settings, ctx=context_of(settings, pair, _CONTEXT))
     with ExitStack() as stack:
-        interrupt = Interrupt()
-        with interrupt, status_line(f"loading {pair.target_path.name}", silent=False) as say:
-            models = stack.enter_context(one_session(settings, interrupt, pair=pair))
-            models.weights.read_corpus(interrupt, say)
-        conversation = Conversation(models, drops=ctx_policy == "drop")
+        with Interrupt() as interrupt:
+            engine = stack.enter_context(loaded(settings, pair, interrupt))
+        conversation = Conversation(engine.session(), drops=ctx_policy == "drop")
         conversation.system = system
         conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction, settings))
         session = ChatSession(conversation, interrupt)

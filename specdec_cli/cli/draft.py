@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -240,16 +239,12 @@ def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:
     """A command that trains by a recipe. `recipe_of` makes the recipe from its own options."""
     own, (_, given, *shared) = _options_of(recipe_of), _options_of(_train)
 
-    @wraps(recipe_of)
     def run(given: opt.Given, **arguments: Any) -> None:
         recipe = recipe_of(**{option.name: arguments.pop(option.name) for option in own})
         _train(recipe, given, **arguments)
 
-    del run.__wrapped__
-    parameters = [given.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD), *own, *shared]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    given = given.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return opt.with_parameters(recipe_of, run, [given, *own, *shared])
 
 
 for recipe_of in (distill, eagle3, medusa, exit_):

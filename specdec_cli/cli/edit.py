@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +13,11 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.loading import loaded
 from specdec_cli.cli.output import print_parts, require_place, show_answer, write_file
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import can_paint, status_line, write_lines
+from specdec_cli.display.terminal import can_paint, write_lines
 
 _MOST_BYTES = 1 << 22
 _SPARE = 256
@@ -141,7 +141,6 @@ def edit(
     On a terminal, specdec asks before it writes. In a pipe, it writes only with --write.
     """
     from specdec_cli.gguf.chat_template import template_of
-    from specdec_cli.pairs.config_layers import require_used, resolve
     from specdec_cli.weights.model_pair import check_pair
 
     passage = Passage.read(file, lines)
@@ -149,8 +148,7 @@ def edit(
         raise UsageError("the instruction is empty", 'Say what to change: specdec edit app.py "Add type hints."')
     if write or _can_ask():
         require_place(file)
-    settings = resolve(given.profile, given.flags)
-    require_used(given.typed, [settings])
+    settings = given.settings()
     pair = check_pair(settings)
     if template_of(pair.target) is None:
         raise UsageError(
@@ -158,12 +156,10 @@ def edit(
             "Use an instruct model: specdec edit -p qwen2.5-coder-1.5b ...",
         )
     from specdec_cli.display.parts import EDIT_STYLES
-    from specdec_cli.engine.engine import one_session
     from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 
-    with interruptible() as interrupt, ExitStack() as stack:
-        with status_line(f"loading {pair.target_path.name}", silent=False):
-            session = stack.enter_context(one_session(settings, interrupt, pair=pair))
+    with interruptible() as interrupt, loaded(settings, pair, interrupt) as engine:
+        session = engine.session()
         prompt, tokens = passage.prompt(instruction), len(session.tokenize(passage.text, raw=True))
         most = settings.max_tokens if given.flags["max_tokens"] else tokens * 3 // 2 + _SPARE
         n_ctx, read = settings.ctx or session.models.target.model.n_ctx_train, len(session.tokenize(prompt))

@@ -28,17 +28,6 @@ _WrongUse: Any = typer.BadParameter.__base__
 class ErrorReporting(TyperGroup):
     """The command group, which reports every known error. SPECDEC_DEBUG=1 shows tracebacks instead."""
 
-    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as below
-        """The command and its arguments. Raises UsageError for letters attached to a short option."""
-        name, _, rest = super().resolve_command(ctx, args)
-        command = self.load(str(name))
-        _refuse_glued(command, rest)
-        return name, command, rest
-
-    def load(self, name: str) -> Any:
-        """The command of a name, ready to be called."""
-        return self.commands[name]
-
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
         """Parse and run a command line, and exit. Output goes through streams that neutralise control characters."""
         neutralise_streams()
@@ -53,7 +42,7 @@ class ErrorReporting(TyperGroup):
             return super().invoke(ctx)
 
 
-def _refuse_glued(command: Any, arguments: Sequence[str]) -> None:
+def refuse_glued(command: Any, arguments: Sequence[str]) -> None:
     """Raise UsageError for -fa if only -f is an option with a value: -n20 means -n 20, but -fa is a mistake.
 
     command: Typer's. The arguments of a group begin with the name of one of its commands.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from specdec_cli.cli import completion
 from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.options import Option
 from specdec_cli.settings.options import KINDS, OPTIONS
+
+if TYPE_CHECKING:
+    from specdec_cli.settings.config import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,14 @@ class Given:
     flags: dict[str, Any]
     typed: frozenset[str]
     help: Callable[[], str]
+
+    def settings(self) -> Settings:
+        """The settings from all layers. Raises UsageError, also for an option that nothing uses."""
+        from specdec_cli.pairs.config_layers import require_used, resolve
+
+        settings = resolve(self.profile, self.flags)
+        require_used(self.typed, [settings])
+        return settings
 
 
 _COMPLETIONS = {
@@ -118,19 +129,6 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options of settings to a command, whose first argument is then a `Given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        # Before Python 3.11, `typing.get_type_hints` hides an annotation whose default is None from Typer.
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-        parameters += own
-        parameters.append(
-            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll)
-        )
-        parameters += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name))
-            for name in names
-        ]
-
-        @wraps(command)
         def run(context: typer.Context, help_all: bool, **arguments: Any) -> None:
             flags = {name: arguments.pop(name) for name in names}
             given = _given(context, flags)
@@ -138,12 +136,27 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 _name_draft(given)
             command(given, **arguments)
 
-        del run.__wrapped__  # otherwise Typer would use the wrapped signature
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
+        # Before Python 3.11, `typing.get_type_hints` hides an annotation whose default is None from Typer.
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        option = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        more = [option(name, default=None, annotation=_annotation(name)) for name in names]
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        return with_parameters(
+            command, run, [context, *own, option("help_all", default=False, annotation=_HelpAll), *more]
+        )
 
     return decorate
+
+
+def with_parameters(
+    command: Callable[..., Any], run: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """`run` with the name and the help of a command, and with parameters for Typer."""
+    run = wraps(command)(run)
+    del run.__wrapped__  # otherwise Typer would use its signature
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def _name_draft(given: Given) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.loading import loaded
 from specdec_cli.cli.output import print_json, print_parts, print_report, show_answer, writing
 from specdec_cli.cli.prompt_input import asked_grammar, asked_prediction, gather, read_file, unescaped
 from specdec_cli.decoding.errors import SpecdecError, UsageError
@@ -84,14 +85,13 @@ def run(
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE
-    from specdec_cli.pairs.config_layers import require_used, resolve
     from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
     from specdec_cli.weights.model_pair import check_pair
 
     sampling = SamplingParams(
         stop=tuple(map(unescaped, stop or ())), grammar=asked_grammar(json_schema, grammar, regex)
     )
-    settings = resolve(given.profile, given.flags)
+    settings = given.settings()
     # The report shows a random seed only if -s gives the same answer with it: -s alone chooses another rule.
     unasked = {"seed": None} if settings.seed is None and settings.accept not in REPRODUCIBLE else {}
     if settings.seed is None:
@@ -101,20 +101,19 @@ def run(
         print(given.help())
         raise typer.Exit(2)
     speculative = SpeculativeConfig(prediction=_predicted(settings, prediction, prompt, file))
-    require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
     # These imports take long. Meanwhile a child process tries files that are new.
-    from specdec_cli.engine.engine import one_session
     from specdec_cli.engine.session import to_json
 
     silent = quiet or json_
-    names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
-    with interruptible() as interrupt, ExitStack() as stack:
-        record = stack.enter_context(closing(_open_trace(trace, settings, text))) if trace else None
-        with status_line(f"loading {names}", silent) as say:
-            session = stack.enter_context(one_session(settings, interrupt, pair=pair))
-            session.weights.read_corpus(interrupt, say)
+    record = _open_trace(trace, settings, text) if trace else None
+    with (
+        closing(record) if record else nullcontext(),
+        interruptible() as interrupt,
+        loaded(settings, pair, interrupt, silent) as engine,
+    ):
+        session = engine.session()
         answer = session.start(text, sampling, speculative, system=system, raw=raw)
         error = show_answer(session, answer, record, json_, quiet)
         if baseline and answer.result.complete:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.loading import context_of, loaded
 from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.server.request_answering import Answering
@@ -56,16 +56,16 @@ def serve(
     except ImportError as error:
         what = f"specdec serve needs more packages: {error.name} is missing"
         raise UsageError(what, 'Install them: pip install "specdec-cli[serve]".') from None
-    with listen(host, port) as listening, open_slots(given, parallel, queue) as (answering, names):
+    with listen(host, port) as listening, open_slots(given, parallel, queue) as answering:
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
         slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
-        what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
+        what = f"{answering.names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, pipe_width=200)
         if api_key is None and host not in LOOPBACK:
             note = "note: anyone who can reach this server can use it; --api-key restricts that"
             print_parts(note, stderr=True, style="dim")
-        server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
+        server = Server(answering, strict_model, _log if sys.stderr.isatty() else None)
         number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
     with suppress(OSError):
         sys.stderr.flush()
@@ -77,30 +77,21 @@ def _log(line: str) -> None:
 
 
 @contextmanager
-def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[tuple[Answering, list[str]]]:
-    """Load the pair for `count` answers at a time.
-
-    Yields what answers requests, and the model's names for requests, its own first.
-    """
-    from specdec_cli.engine.engine import Engine
+def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answering]:
+    """Load the pair for `count` answers at a time."""
     from specdec_cli.engine.scheduler import Scheduler
     from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.pairs.config_layers import require_used, resolve
     from specdec_cli.server.request_answering import Answering
     from specdec_cli.weights.model_pair import check_pair
 
-    settings = resolve(given.profile, given.flags)
-    require_used(given.typed, [settings])
+    settings = given.settings()
     pair = check_pair(settings)
-    trained, path = pair.target.setting("context_length"), pair.target_path
-    n_ctx = settings.ctx or min(_CONTEXT, trained if isinstance(trained, int) and trained else _CONTEXT)
-    interrupt = Interrupt()
-    with interrupt, status_line(f"loading {path.name}", silent=False) as say:
-        engine = Engine(replace(settings, ctx=n_ctx), interrupt, pair=pair)
-        engine.weights.read_corpus(interrupt, say)
-    with engine, Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt) as scheduler:
+    n_ctx, interrupt = context_of(settings, pair, _CONTEXT), Interrupt()
+    names = dict.fromkeys(filter(None, (given.profile, pair.target_path.stem, pair.target_path.name)))
+    with ExitStack() as stack:
+        with interrupt:
+            engine = stack.enter_context(loaded(replace(settings, ctx=n_ctx), pair, interrupt))
+        scheduler = stack.enter_context(Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt))
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim")
-        names = dict.fromkeys([*([given.profile] if given.profile else []), path.stem, path.name])
-        with closing(Answering(scheduler, given.flags["max_tokens"])) as answering:
-            yield answering, list(names)
+        yield stack.enter_context(closing(Answering(scheduler, list(names), given.flags["max_tokens"])))

@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from specdec_cli.decoding.types import Done, FinishReason, Step
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import Done, FinishReason, Step, Token
 from specdec_cli.engine.generation import GenerationResult, text_of
+from specdec_cli.engine.scheduler import QueueFull
 from specdec_cli.measure.traces import event_json
-from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice, TokenLogprob
-from specdec_cli.server.request_bodies import Body, ChatBody
+from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
+from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
 _REASONS: dict[FinishReason, str] = {
     "stop": "stop",
@@ -27,8 +29,10 @@ class Style:
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str) -> None:
-        self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+    def __init__(self, answering: Answering) -> None:
+        name = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.head = {"id": name, "created": int(time.time()), "model": answering.names[0]}
+        self._piece = answering.piece
         self._offsets: dict[int, int] = {}
         """Characters sent so far, by choice."""
 
@@ -43,26 +47,23 @@ class Style:
         """The chunks for consecutive events of a choice. steps: include the last event's step."""
         event = events[-1].event
         text = "".join([text_of(each.event) for each in events])
-        noted = [each.logprobs for each in events if each.logprobs is not None]
+        tokens = [token for each in events if isinstance(each.event, Step) for token in each.event.tokens]
         more = {"step": event_json(event)} if steps and isinstance(event, Step) else {}
         chunks = []
-        if text or more or any(noted):
-            places = [place for some in noted for place in some] if noted else None
-            chunks.append(self.chunk([self.choice(index, self.delta(text), places)], **more))
+        if text or more or any(token.logprobs for token in tokens):
+            chunks.append(self.chunk([self.choice(index, self.delta(text), tokens)], **more))
             self._offsets[index] = self._offsets.get(index, 0) + len(text)
         if isinstance(event, Done):
-            done = timings([events[-1].choice.answered])
-            chunks.append(self.chunk([self.choice(index, self.delta(""), None, event.reason)], timings=done))
+            done = timings([events[-1].choice.result])
+            chunks.append(self.chunk([self.choice(index, self.delta(""), (), event.reason)], timings=done))
         return chunks
 
     def choice(
-        self,
-        index: int,
-        content: dict[str, Any],
-        places: Sequence[TokenLogprob] | None,
-        reason: FinishReason | None = None,
+        self, index: int, content: dict[str, Any], tokens: Sequence[Token], reason: FinishReason | None = None
     ) -> dict[str, Any]:
-        logprobs = None if places is None else self.logprobs(places, self._offsets.get(index, 0))
+        """tokens: those whose log-probabilities it has, if requested."""
+        noted = [token for token in tokens if token.logprobs]
+        logprobs = self.logprobs(noted, self._offsets.get(index, 0)) if noted else None
         ended = None if reason is None else _REASONS[reason]
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
 
@@ -74,13 +75,15 @@ class Style:
         """The text's fields in a whole answer's choice."""
         return {"text": text}
 
-    def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
-        texts = [place.piece.decode("utf-8", "replace") for place in places]
-        likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
+    def logprobs(self, tokens: Sequence[Token], start: int) -> dict[str, Any]:
+        def text(token: int) -> str:
+            return self._piece(token).decode("utf-8", "replace")
+
+        texts, found = [text(token.id) for token in tokens], [token.logprobs for token in tokens if token.logprobs]
         return {
             "tokens": texts,
-            "token_logprobs": [place.logprob for place in places],
-            "top_logprobs": likeliest,
+            "token_logprobs": [each.logprob for each in found],
+            "top_logprobs": [{text(token): p for token, p in each.top} for each in found],
             "text_offset": [start + sum(map(len, texts[:i])) for i in range(len(texts))],
         }
 
@@ -100,51 +103,58 @@ class ChatStyle(Style):
     def message(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
-        def entry(piece: bytes, logprob: float) -> dict[str, Any]:
+    def logprobs(self, tokens: Sequence[Token], start: int) -> dict[str, Any]:
+        def entry(token: int, logprob: float) -> dict[str, Any]:
+            piece = self._piece(token)
             return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
 
         content = [
-            {**entry(place.piece, place.logprob), "top_logprobs": [entry(*likely) for likely in place.likeliest]}
-            for place in places
+            {**entry(token.id, own.logprob), "top_logprobs": [entry(*likely) for likely in own.top]}
+            for token in tokens
+            if (own := token.logprobs)
         ]
         return {"content": content, "refusal": None}
 
 
-def style_of(body: Body, model: str) -> Style:
-    return (ChatStyle if isinstance(body, ChatBody) else Style)(model)
+def style_of(body: Body, answering: Answering) -> Style:
+    return (ChatStyle if isinstance(body, ChatBody) else Style)(answering)
 
 
-def whole(body: Body, choices: Sequence[RequestChoice], model: str) -> dict[str, Any]:
+def whole(body: Body, choices: Sequence[RequestChoice], answering: Answering) -> dict[str, Any]:
     """The whole answer to a request, as one object."""
-    style, wants_logprobs = style_of(body, model), body.n_logprobs is not None
-    parts = [
-        style.choice(
-            each.index,
-            style.message(each.answered.text),
-            each.logprobs if wants_logprobs else None,
-            each.answered.finish_reason,
-        )
-        for each in choices
-    ]
+    style, parts = style_of(body, answering), []
+    for choice in choices:
+        result = choice.result
+        tokens = [token for step in result.metrics.history for token in step.tokens]
+        parts.append(style.choice(choice.index, style.message(result.text), tokens, result.finish_reason))
     return {**style.head, "object": style.kind, "choices": parts, **figures(choices)}
+
+
+def failure(error: Exception) -> tuple[int, dict[str, Any]]:
+    """The status and the object that answer a request that failed."""
+    if isinstance(error, InvalidRequest):
+        return error.status, error_object(str(error), param=error.param, code=error.code)
+    if isinstance(error, QueueFull):
+        return 429, error_object(str(error), "rate_limit_error", code="queue_full")
+    said = str(error) if isinstance(error, SpecdecError) else "internal server error"
+    return 500, error_object(said, "server_error")
 
 
 def error_object(
     message: str, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    return {"message": message, "type": kind, "param": param, "code": code}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def figures(choices: Sequence[RequestChoice]) -> dict[str, Any]:
-    return {"usage": _usage(choices), "timings": timings([choice.answered for choice in choices])}
+    return {"usage": _usage(choices), "timings": timings([choice.result for choice in choices])}
 
 
 def _usage(choices: Sequence[RequestChoice]) -> dict[str, Any]:
     """The tokens of a request: each prompt once, and all answers."""
-    first = {id(choice.prompt): choice.answered for choice in reversed(choices)}.values()
-    read, written = sum(len(each.prompt) for each in first), sum(each.answered.metrics.emitted for each in choices)
-    answers = [each.answered for each in choices if each.answered.settings.prediction]
+    first = {id(choice.prompt): choice.result for choice in reversed(choices)}.values()
+    read, written = sum(len(each.prompt) for each in first), sum(each.result.metrics.emitted for each in choices)
+    answers = [each.result for each in choices if each.result.settings.prediction]
     predicted = [answer.metrics.sources.get("ngram", (0, 0)) for answer in answers]
     accepted = sum(kept for _, kept in predicted)
     return {

@@ -12,7 +12,6 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,87 +51,73 @@ class RequestLine(msgspec.Struct):
     method: str = "POST"
 
 
-@dataclass(slots=True)
-class BatchProgress:
-    """total: requests in the file. done: answered ones, including `done_before` in earlier runs. failed: those answered
-    with an error. bad: line numbers of invalid requests, and the reasons. written: tokens generated in this run.
-    """
-
-    total: int = 0
-    done: int = 0
-    done_before: int = 0
-    failed: int = 0
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    written: int = 0
-
-
 class BatchRun:
     """Answers the requests of a file. It skips the requests that the output already answers, after removing a last line
     that was cut off. It keeps no request in memory but those that are being answered.
 
+    total: requests in the file. done: answered ones, including `done_before` in earlier runs. failed: those answered
+    with an error. bad: line numbers of invalid requests, and the reasons. written: tokens generated in this run.
     Raises UsageError if a file can't be read, SpecdecError if the output can't be written.
     """
 
     def __init__(self, source: Path, output: Path) -> None:
         self._source, self._output = source, output
-        self.progress = BatchProgress()
+        self.failed = self.written = 0
+        self.bad: list[tuple[int, str]] = []
         self._files = ExitStack()
         try:
             try_out(output)
             done = self._answered()
             self._requests = self._files.enter_context(_opened(source))
-            self._left = iter(self._unanswered(done))
+            places = self._unanswered(done)
         except OSError as error:
             raise cannot_write(output, error) from None
+        self._left = iter(places)
+        self.done = self.done_before = len(done)
+        self.total = len(done) + len(places)
 
-    async def run(
-        self, answering: Answering, model: str, at_once: int, report: Callable[[BatchProgress], None]
-    ) -> None:
-        """model: its name in the answers. report: called after each answer."""
-        report(self.progress)
+    async def run(self, answering: Answering, at_once: int, report: Callable[[], None]) -> None:
+        """report: called at the beginning and after each answer."""
+        report()
         try:
             with self._files, self._output.open("ab") as out:
-                workers = [self._work(answering, model, out, report) for _ in range(at_once)]
-                await asyncio.gather(*workers)
+
+                async def work() -> None:
+                    for place in self._left:
+                        line = await self._answer(answering, self._request_at(place))
+                        self.failed += line["response"]["status_code"] != 200
+                        self.done += 1
+                        out.write(msgspec.json.encode(line) + b"\n")
+                        out.flush()
+                        report()
+
+                await asyncio.gather(*(work() for _ in range(at_once)))
         except OSError as error:
             raise cannot_write(self._output, error) from None
 
-    async def _work(
-        self, answering: Answering, model: str, out: BinaryIO, report: Callable[[BatchProgress], None]
-    ) -> None:
-        for place in self._left:
-            line = await self._answer(answering, model, self._request_at(place))
-            self.progress.failed += line["response"]["status_code"] != 200
-            self.progress.done += 1
-            out.write(msgspec.json.encode(line) + b"\n")
-            out.flush()
-            report(self.progress)
-
-    async def _answer(self, answering: Answering, model: str, request: RequestLine) -> dict[str, Any]:
+    async def _answer(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
         """The output line for a request."""
         try:
-            status, body = 200, await self._body(answering, model, request)
-        except InvalidRequest as error:
-            status, body = error.status, {"error": objects.error_object(str(error), param=error.param, code=error.code)}
-        except SpecdecError as error:
-            status, body = 500, {"error": objects.error_object(str(error), "server_error")}
+            status, body = 200, await self._body(answering, request)
+        except (InvalidRequest, SpecdecError) as error:
+            status, body = objects.failure(error)
         name = uuid.uuid4().hex
         response = {"status_code": status, "request_id": f"req_{name}", "body": body}
         return {"id": f"batch_req_{name}", "custom_id": request.custom_id, "response": response, "error": None}
 
-    async def _body(self, answering: Answering, model: str, request: RequestLine) -> dict[str, Any]:
+    async def _body(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
         kind = _ENDPOINTS.get(request.url)
         if kind is None:
             raise InvalidRequest(f"unknown endpoint {request.url!r:.80}", "url", status=404)
         body: Body = parse(bytes(request.body), kind)
         choices = await answering.prepare(body)
         await answering.run_to_end(body, choices)
-        self.progress.written += sum(choice.answered.metrics.emitted for choice in choices)
-        return objects.whole(body, choices, model)
+        self.written += sum(choice.result.metrics.emitted for choice in choices)
+        return objects.whole(body, choices, answering)
 
     def _unanswered(self, done: set[bytes]) -> list[int]:
-        """Where the requests start that the output doesn't answer. Invalid lines go to `progress.bad`."""
-        places, seen, bad = [], set[bytes](), self.progress.bad
+        """Where the requests start that the output doesn't answer. Invalid lines go to `bad`."""
+        places, seen = [], set[bytes]()
         for number, place, line in _lines(self._requests, self._source, _MOST_LINE):
             if not line.strip():
                 continue
@@ -141,17 +126,15 @@ class BatchRun:
                 if (key := _key(request.custom_id)) in seen:
                     raise ValueError(f"custom_id {request.custom_id!r:.80} is a duplicate")
             except (ValueError, RecursionError) as error:
-                bad.append((number, str(error)))
-                if len(bad) > _MOST_BAD:
-                    first, why = bad[0]
+                self.bad.append((number, str(error)))
+                if len(self.bad) > _MOST_BAD:
+                    first, why = self.bad[0]
                     what = f"more than {_MOST_BAD:,} lines of {self._source} are not requests; line {first}: {why}"
                     raise UsageError(what, _FORMAT) from None
                 continue
             seen.add(key)
             if key not in done:
                 places.append(place)
-        self.progress.done = self.progress.done_before = len(done)
-        self.progress.total = len(done) + len(places)
         return places
 
     def _request_at(self, place: int) -> RequestLine:
@@ -180,7 +163,7 @@ class BatchRun:
                     what = f"line {number} of {self._output} is not an answer"
                     raise UsageError(what, "Choose another file for the answers.") from None
                 done.add(_key(answered.custom_id))
-                self.progress.failed += answered.response.status_code != 200
+                self.failed += answered.response.status_code != 200
                 end += len(line)
         if end < self._output.stat().st_size:
             with self._output.open("r+b") as file:

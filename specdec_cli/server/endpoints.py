@@ -19,7 +19,6 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ExceptionHandler, Receive, Scope, Send
 
-from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.chat_page import chat_page
@@ -40,15 +39,12 @@ _Handler = Callable[[Request, Any], Awaitable[Response]]
 class Server:
     """The endpoints for one model.
 
-    names: the model's names; answers carry the first. strict: reject requests for other models, rather than ignore the
-    names that editors send. log: called with a line for each request: answered, failed or given up by the client.
+    strict: reject requests for other models, rather than ignore the names that editors send. log: called with a line
+    for each request: answered, failed or given up by the client.
     """
 
-    def __init__(
-        self, answering: Answering, names: Sequence[str], strict: bool = False, log: Callable[[str], None] | None = None
-    ) -> None:
-        self._answering, self._names, self._strict = answering, names, strict
-        self._log = log or (lambda _: None)
+    def __init__(self, answering: Answering, strict: bool = False, log: Callable[[str], None] | None = None) -> None:
+        self._answering, self._strict, self._log = answering, strict, log or (lambda _: None)
         self._metrics = ServerMetrics(answering.scheduler)
 
     def app(self, middleware: Sequence[Middleware]) -> Starlette:
@@ -64,8 +60,8 @@ class Server:
         ]
         handlers: dict[Any, _Handler] = {
             HTTPException: _refused,
-            InvalidRequest: _invalid,
-            QueueFull: _busy,
+            InvalidRequest: _failed,
+            QueueFull: _failed,
             Exception: _failed,
         }
         logged = {kind: self._logged(handler) for kind, handler in handlers.items()}
@@ -98,13 +94,14 @@ class Server:
 
     @property
     def _model(self) -> dict[str, object]:
-        about = {"id": self._names[0], "object": "model", "created": 0, "owned_by": "specdec"}
+        about = {"id": self._answering.names[0], "object": "model", "created": 0, "owned_by": "specdec"}
         return {**about, **self._answering.model_names}
 
     def _require(self, name: str | None) -> None:
         """Raise InvalidRequest if the name is another model's."""
-        if name is not None and name not in self._names:
-            what = f"unknown model {name!r:.80}; this server has {self._names[0]!r}"
+        names = self._answering.names
+        if name is not None and name not in names:
+            what = f"unknown model {name!r:.80}; this server has {names[0]!r}"
             raise InvalidRequest(what, "model", "model_not_found", 404)
 
     async def _tokenize(self, request: Request) -> Response:
@@ -127,18 +124,21 @@ class Server:
         if body.stream:
             chunks = self._chunks(body, choices)
             first = await _unless_gone(request, anext(chunks))  # before the response starts: the queue may be full
-            return _Stream(first, chunks) if first is not None else await _gone(chunks)
-        answer = await _unless_gone(request, self._whole(body, choices))
-        return _json(answer) if answer is not None else Response(status_code=_GONE)
+            if first is not None:
+                return _Stream(first, chunks)
+            await chunks.aclose()
+        elif answer := await _unless_gone(request, self._whole(body, choices)):
+            return _json(answer)
+        return Response(status_code=_GONE)
 
     async def _whole(self, body: Body, choices: Sequence[RequestChoice]) -> dict[str, object]:
         with self._counted(choices):
             await self._answering.run_to_end(body, choices)
-        return objects.whole(body, choices, self._names[0])
+        return objects.whole(body, choices, self._answering)
 
     async def _chunks(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[object], None]:
         """The chunks of a stream, one or more at a time."""
-        style = objects.style_of(body, self._names[0])
+        style = objects.style_of(body, self._answering)
         with self._counted(choices):
             async with aclosing(self._answering.events(body, choices)) as events:
                 opened: set[int] = set()
@@ -193,11 +193,6 @@ class _Stream(StreamingResponse):
             await self._rest.aclose()
 
 
-async def _gone(chunks: AsyncGenerator[list[object], None]) -> Response:
-    await chunks.aclose()
-    return Response(status_code=_GONE)
-
-
 async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> AsyncIterator[bytes]:
     """Chunks as server-sent events. An error in the middle is sent as an event, too."""
     try:
@@ -206,7 +201,7 @@ async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> Asy
             yield b"".join(map(_event, chunks))
         yield b"data: [DONE]\n\n"
     except Exception as error:
-        yield _event({"error": _what_failed(error)})
+        yield _event(objects.failure(error)[1])
 
 
 def _event(data: object) -> bytes:
@@ -216,7 +211,7 @@ def _event(data: object) -> bytes:
 async def _unless_gone(request: Request, answer: Awaitable[_T]) -> _T | None:
     """The answer; None if the client disconnects, which cancels it."""
     answering = asyncio.ensure_future(answer)
-    leaving = asyncio.ensure_future(_left(request.receive))
+    leaving = asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         return answering.result() if answering.done() else None
@@ -226,11 +221,9 @@ async def _unless_gone(request: Request, answer: Awaitable[_T]) -> _T | None:
         await asyncio.gather(answering, leaving, return_exceptions=True)
 
 
-async def _left(receive: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        message = await receive()
-        if isinstance(message, dict) and message.get("type") == "http.disconnect":
-            return
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body_of(request: Request) -> bytes:
@@ -256,26 +249,13 @@ def _json(data: object, status: int = 200, headers: dict[str, str] | None = None
     return Response(msgspec.json.encode(data), status, headers, "application/json")
 
 
-async def _invalid(_: Request, error: InvalidRequest) -> Response:
-    return _json({"error": objects.error_object(str(error), param=error.param, code=error.code)}, error.status)
-
-
 async def _refused(_: Request, error: HTTPException) -> Response:
-    return _json({"error": objects.error_object(error.detail)}, error.status_code, dict(error.headers or {}))
-
-
-async def _busy(_: Request, error: QueueFull) -> Response:
-    refusal = objects.error_object(str(error), "rate_limit_error", code="queue_full")
-    return _json({"error": refusal}, 429, {"Retry-After": str(_RETRY_S)})
+    return _json(objects.error_object(error.detail), error.status_code, dict(error.headers or {}))
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    return _json({"error": _what_failed(error)}, 500)
-
-
-def _what_failed(error: Exception) -> dict[str, object]:
-    said = str(error) if isinstance(error, SpecdecError) else "internal server error"
-    return objects.error_object(said, "server_error")
+    status, problem = objects.failure(error)
+    return _json(problem, status, {"Retry-After": str(_RETRY_S)} if isinstance(error, QueueFull) else None)
 
 
 class ServerMetrics:
@@ -305,7 +285,7 @@ class ServerMetrics:
     def add(self, choices: Sequence[RequestChoice]) -> None:
         """Count the answers of a request."""
         for choice in choices:
-            metrics = choice.answered.metrics
+            metrics = choice.result.metrics
             self._answers.inc()
             counts = (metrics.prompt_tokens, metrics.emitted, metrics.drafted, metrics.accepted, metrics.steps)
             for counter, count in zip(self._counts.values(), counts, strict=True):

@@ -1,4 +1,4 @@
-"""Runs requests as scheduler jobs and passes their events to asyncio, with log-probabilities if requested."""
+"""Runs requests as scheduler jobs and passes their events to asyncio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
 from specdec_cli.constraints.grammar_state import matcher_of
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.types import Event, Prefill, Step, Token
+from specdec_cli.decoding.types import Event, Prefill
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
@@ -35,50 +35,34 @@ _LONGEST_PIECE = 64
 """Bytes of text that any token may stand for: special tokens have no bytes of their own."""
 
 
-class TokenLogprob(NamedTuple):
-    """A token's bytes, the natural logarithm of its probability, and both for the likeliest tokens at its position."""
-
-    piece: bytes
-    logprob: float
-    likeliest: list[tuple[bytes, float]]
-
-
 @dataclass(slots=True, eq=False)
 class RequestChoice:
-    """One answer to a request. large_grammar: whether its grammar exceeds the limits of most. logprobs: those of all
-    its tokens, if requested.
+    """One answer to a request. large_grammar: whether its grammar exceeds the limits of most. result: once it has
+    started.
     """
 
     index: int
     prompt: Sequence[int]
     sampling: SamplingParams
     large_grammar: bool = False
-    result: GenerationResult | None = None
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-
-    @property
-    def answered(self) -> GenerationResult:
-        if self.result is None:
-            raise RuntimeError("the answer hasn't started")
-        return self.result
+    result: GenerationResult = field(init=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceEvent:
-    """An event of a choice. logprobs: those of its tokens, if requested."""
-
+class ChoiceEvent(NamedTuple):
     choice: RequestChoice
     event: Event
-    logprobs: list[TokenLogprob] | None
 
 
 class Answering:
-    """Answers the requests of a server or a batch. max_tokens: the default for requests that don't set it."""
+    """Answers the requests of a server or a batch. names: the model's names; answers carry the first. max_tokens: the
+    default for requests that don't set it. piece: the bytes of a token.
+    """
 
-    def __init__(self, scheduler: Scheduler, max_tokens: int | None = None) -> None:
-        self.scheduler, self._n_ctx = scheduler, scheduler.n_ctx
+    def __init__(self, scheduler: Scheduler, names: Sequence[str], max_tokens: int | None = None) -> None:
+        self.scheduler, self.names, self._n_ctx = scheduler, names, scheduler.n_ctx
         self._any = scheduler.slots.sessions[0]
         """Any slot's session: settings and tokenizer are the same in all."""
+        self.piece = self._any.models.target.model.piece
         self._max_tokens = max_tokens
         # Three pools, so that long work delays only long work, and no grammar delays a prompt.
         self._quick, self._grammars, self._slow = (ThreadPoolExecutor(n, "preparing") for n in (2, 1, 1))
@@ -189,37 +173,32 @@ class Answering:
         """The events of all choices as they come, several at a time if they come quickly. Raises QueueFull, or the
         error that ends an answer. Closing the generator ends the answers after the current forward pass.
         """
+        self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
+        queue, jobs, left, ready = _EventQueue(self._wakeups), [], len(choices), set[int]()
         async with self._large_grammars if choices[0].large_grammar else nullcontext():
             if grammar := choices[0].sampling.grammar:
                 # Not in the scheduler's thread, where all answers would wait for it.
                 matcher = partial(matcher_of, self._any.models.target.model, grammar)
                 await self._apart(self._slow if choices[0].large_grammar else self._grammars, matcher)
-            async with aclosing(self._events(body, choices)) as events:
-                async for together in events:
-                    yield together
-
-    async def _events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
-        self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
-        queue, jobs, left, ready = _EventQueue(self._wakeups), [], len(choices), set[int]()
-        try:
-            waiting = list(choices)
-            while left:
-                # Further choices of a prompt wait until the first has read it, and continue from its KV cache.
-                first = {id(choice.prompt): choice for choice in reversed(choices)}
-                begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
-                waiting = [each for each in waiting if each not in begun]
-                jobs += [
-                    self.scheduler.submit(each.prompt, partial(_answer, body=body, choice=each, queue=queue))
-                    for each in begun
-                ]
-                events, ended = await queue.take()
-                ready |= {id(each.choice.prompt) for each in events}
-                if events:
-                    yield events
-                left -= ended
-        finally:
-            for job in jobs:
-                self.scheduler.cancel(job)
+            try:
+                waiting = list(choices)
+                while left:
+                    # Further choices of a prompt wait until the first has read it, and continue from its KV cache.
+                    first = {id(choice.prompt): choice for choice in reversed(choices)}
+                    begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
+                    waiting = [each for each in waiting if each not in begun]
+                    jobs += [
+                        self.scheduler.submit(each.prompt, partial(_answer, body=body, choice=each, queue=queue))
+                        for each in begun
+                    ]
+                    events, ended = await queue.take()
+                    ready |= {id(each.choice.prompt) for each in events}
+                    if events:
+                        yield events
+                    left -= ended
+            finally:
+                for job in jobs:
+                    self.scheduler.cancel(job)
 
     async def run_to_end(self, body: Body, choices: Sequence[RequestChoice]) -> None:
         """Generate all answers without streaming them."""
@@ -295,27 +274,12 @@ class _EventQueue:
 
 def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQueue) -> None:
     """Generate a choice in a slot."""
-    piece = session.weights.target.model.piece
     try:
         answer = session.start(list(choice.prompt), choice.sampling, body.speculation())
         choice.result = answer.result
         for event in answer:
-            if isinstance(event, Prefill):
-                continue
-            places = _places(event.tokens, piece) if isinstance(event, Step) else None
-            choice.logprobs += places or ()
-            queue.put(ChoiceEvent(choice, event, places))
+            if not isinstance(event, Prefill):
+                queue.put(ChoiceEvent(choice, event))
         queue.end()
     except Exception as error:
         queue.end(error)
-
-
-def _places(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> list[TokenLogprob] | None:
-    """The log-probabilities of tokens, if requested."""
-    if any(token.logprobs is None for token in tokens):
-        return None
-    return [
-        TokenLogprob(piece(token.id), found.logprob, [(piece(each), logprob) for each, logprob in found.top])
-        for token in tokens
-        if (found := token.logprobs)
-    ]

@@ -188,7 +188,7 @@ class Gate:
 
             if refusal := self._refusal(scope["path"], Headers(scope=scope)):
                 status, message = refusal
-                body = msgspec.json.encode({"error": error_object(message)})
+                body = msgspec.json.encode(error_object(message))
                 await Response(body, status, media_type="application/json")(scope, receive, send)
                 return
             with suppress(TimeoutError):  # a client that doesn't read loses its connection
