@@ -16,7 +16,7 @@ from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.output import json_text, print_json, print_parts, require_place, write_file
 from specdec_cli.cli.prompt_input import gather
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
@@ -91,11 +91,18 @@ def compare(
     before = kept_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
-    problem = _keep(result, save, html)  # first, so that it's saved if showing it fails
-    _show(result, before, json_, md)
+    try:
+        if save:
+            kept_comparisons.store(save, result)
+        if html:
+            from specdec_cli.display import comparison_html
+
+            write_file(html, comparison_html.page(result))
+    finally:
+        _show(result, before, json_, md)
     require_exact(result)
-    if error := run.error or problem:
-        raise error
+    if run.error:
+        raise run.error
     raise typer.Exit(code)
 
 
@@ -118,28 +125,6 @@ def _list(as_json: bool) -> None:
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in kept_comparisons.kept()]
     print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
-
-
-def _keep(result: ComparisonResult, name: str | None, page: Path | None) -> SpecdecError | None:
-    """Save the result under a name, and write its page. Returns the first error instead of raising it, so the result is
-    still shown.
-    """
-    from specdec_cli.measure import kept_comparisons
-
-    error = None
-    try:
-        if name:
-            kept_comparisons.store(name, result)
-    except SpecdecError as problem:
-        error = problem
-    try:
-        if page:
-            from specdec_cli.display import comparison_html
-
-            write_file(page, comparison_html.page(result))
-    except SpecdecError as problem:
-        error = error or problem
-    return error
 
 
 def _measure(
