@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -204,16 +204,12 @@ def find_target(name: str) -> tuple[Path, Header]:
 
 
 @contextmanager
-def copy_job(options: CopyOptions, bytes_of: Callable[[Header], int]) -> Iterator[CopyJob]:
-    """Make a folder next to `out`, so that the finished draft only needs to be renamed. bytes_of: the disk space that
-    the work needs; raises if the work can't be done for a target.
-    """
+def copy_job(options: CopyOptions) -> Iterator[CopyJob]:
+    """Make a folder next to `out`, so that the finished draft only needs to be renamed."""
     target, header = find_target(options.target)
     require_copyable(header)
-    needed, out = bytes_of(header), options.out
-    require_place(out, target, options.force)
-    require_room(out.parent, needed, "Free some space, or write elsewhere.")
-    started, folder = perf_counter(), Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
+    require_place(options.out, target, options.force)
+    started, folder = perf_counter(), Path(tempfile.mkdtemp(prefix=".specdec-", dir=options.out.parent))
     try:
         yield CopyJob(options, target, header, folder, options.threads or host.physical_cores(), started)
     finally:
@@ -228,7 +224,7 @@ def require_copyable(header: Header) -> None:
         raise SpecdecError(what, "Use a file with the usual alignment of 32.")
 
 
-def require_room(folder: Path, needed: int, fix: str) -> None:
+def require_room(folder: Path, needed: int, fix: str = "Free some space, or write elsewhere.") -> None:
     """Raise SpecdecError unless a folder's disk has `needed` bytes free."""
     if needed > (free := shutil.disk_usage(folder).free):
         what = f"about {format_bytes(needed)} are needed in {folder}, but only {format_bytes(free)} are free"

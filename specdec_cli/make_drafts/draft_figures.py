@@ -103,13 +103,10 @@ def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once:
     as much as one token.
     """
     alone, speeds = costs.verify(1) + costs.other, {0: 1.0}
-    for k in range(1, len(overall.by_place) + 1) if branches == 1 else ():
+    tokens = {k: 1 + sum(overall.by_place[:k]) for k in range(1, len(overall.by_place) + 1)}
+    for k, per_pass in (tokens if branches == 1 else {CHAIN * branches: overall.tokens_per_pass}).items():
         seconds = costs.verify(k + 1) + costs.draft(1) * (1 if at_once else k) + costs.other
-        speeds[k] = (1 + sum(overall.by_place[:k])) * alone / seconds
-    if branches > 1:
-        k = CHAIN * branches
-        seconds = costs.verify(k + 1) + costs.draft(1) * (1 if at_once else k) + costs.other
-        speeds[k] = overall.tokens_per_pass * alone / seconds
+        speeds[k] = per_pass * alone / seconds
     best = max(speeds, key=lambda k: speeds[k])
     return ExpectedSpeedup(machine, best, speeds[best])
 

@@ -34,7 +34,7 @@ from specdec_cli.make_drafts.draft_copy import (
     copy_job,
     layer_of,
     ranges,
-    require_copyable,
+    require_room,
 )
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import before_a_loop
@@ -80,28 +80,23 @@ def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True
 
     Raises UsageError or SpecdecError if that can't be done, DownloadError if the target isn't downloaded, Interrupted.
     """
-
-    def bytes_of(header: Header) -> int:
-        count = require_prunable(header)
+    with copy_job(options) as job:
+        count = require_prunable(job.header)
         if isinstance(layers, str):
-            return size_with(header, layers_of(layers, count))
+            kept = layers_of(layers, count)
+            require_room(options.out.parent, size_with(job.header, kept))
+            return job.finish(kept, search=(), remember=remember)
         if not 1 <= layers.keep < count:
             raise UsageError(f"--search can't keep {layers.keep} of {count} layers", f"Give 1 to {count - 1}.")
-        if layers.prompts:
-            suites.load(layers.prompts)
-        return header.size
-
-    with copy_job(options, bytes_of) as job:
-        if isinstance(layers, str):
-            return job.finish(layers_of(layers, require_prunable(job.header)), search=(), remember=remember)
-        steps = tuple(_search(job, layers))
+        require_room(options.out.parent, job.header.size)
+        steps = tuple(_search(job, layers, count))
         return job.finish(steps[-1].layers, search=steps, remember=remember)
 
 
-def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
-    """Drop one layer at a time from a copy, until as many are left as are wanted."""
+def _search(job: CopyJob, wanted: LayerSearch, count: int) -> list[SearchStep]:
+    """Drop one of `count` layers at a time from a copy, until as many are left as are wanted."""
     answers = _Answers(job, wanted)
-    path, count, progress = job.folder / "whole.gguf", require_prunable(job.header), job.options.progress
+    path, progress = job.folder / "whole.gguf", job.options.progress
     job.write(path.name)
     copy = SkippableCopy(path, count)
     started = perf_counter()
@@ -128,7 +123,6 @@ def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
 
 def require_prunable(header: Header) -> int:
     """How many layers a model has. Raises SpecdecError if it doesn't work without some of them."""
-    require_copyable(header)
     layers = header.setting("block_count")
     if type(layers) is not int or layers < 2:
         raise SpecdecError(f"{header.name} has {shown(layers)} layers, so none can be left out", _COPY_WHOLE)

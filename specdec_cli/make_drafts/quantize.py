@@ -51,11 +51,6 @@ def find_type(text: str) -> Quantisation:
     raise UsageError(f"there is no type {text!r}", suggest(name, type_names(), "Types"))
 
 
-def size_in(header: Header, quantisation: Quantisation) -> int:
-    """Roughly the bytes of a copy. Embeddings, and rows that don't fit the type, take more."""
-    return int(header.data_offset + header.n_params * quantisation.bits / 8)
-
-
 def require_smaller(header: Header, quantisation: Quantisation) -> None:
     """Raise UsageError if a copy of this type would be no smaller, and so no faster."""
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
@@ -77,16 +72,12 @@ _BITS = {name: 8 * size / count for name, count, size in TYPES.values()}
 def quantize(options: CopyOptions, type_: str) -> DraftCopyResult:
     """Copy a target with fewer bits per weight. type_: a name such as Q2_K. Raises as `prune` does."""
     quantisation = find_type(type_)
-
-    def bytes_of(header: Header) -> int:
-        require_smaller(header, quantisation)
-        return size_in(header, quantisation)
-
-    with copy_job(options, bytes_of) as job:
+    with copy_job(options) as job:
+        require_smaller(job.header, quantisation)
         planned = job.plan(quantisation.file_type)
         if planned.bytes > _MOST_SIZE * planned.target_bytes:
             sizes = f"{format_bytes(planned.bytes)}, and the target has {format_bytes(planned.target_bytes)}"
             raise UsageError(f"a copy in {quantisation.name} would have {sizes}", _PRUNE)
-        require_room(options.out.parent, planned.bytes, "Free some, or write elsewhere.")
+        require_room(options.out.parent, planned.bytes)
         options.progress.planned_copy(planned)
         return job.finish(file_type=quantisation.file_type)

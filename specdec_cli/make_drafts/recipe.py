@@ -19,7 +19,6 @@ from specdec_cli.llama import host
 from specdec_cli.llama.hidden_rows import OUTPUT
 from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.prune import prune, require_prunable
-from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
@@ -167,7 +166,7 @@ class Recipe(ABC):
 
     def rows_name(self, place: TrainingPlace) -> str:
         """The folder of the recorded rows; recipes with the same rows share it."""
-        return "-".join(["rows", *(str(layer) for layer in self.layers(place))])
+        return "-".join(["rows", *("output" if layer == OUTPUT else str(layer) for layer in self.layers(place))])
 
     @abstractmethod
     def needed_bytes(self, place: TrainingPlace) -> int:
@@ -184,16 +183,6 @@ class Recipe(ABC):
     def before(self, place: TrainingPlace) -> Path | None:
         """The draft before training, if there is one."""
         return None
-
-
-def require_memory(recipe: Recipe, place: TrainingPlace) -> None:
-    """Raise SpecdecError if the weights and their training don't fit into the free memory."""
-    needed, free = recipe.needed_bytes(place), host.available_memory()
-    if free is not None and needed > free:
-        raise SpecdecError(
-            f"training needs about {format_bytes(needed)} of memory, and {format_bytes(free)} are free",
-            "Train something smaller: fewer --words, a smaller --width, or another kind of draft.",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +310,6 @@ class MedusaRecipe(Recipe):
 
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
         return (OUTPUT,)
-
-    def rows_name(self, place: TrainingPlace) -> str:
-        return "rows-output"
 
     def needed_bytes(self, place: TrainingPlace) -> int:
         return self.heads * TRAINING_BYTES * place.width * (place.width + place.n_words(self.words))

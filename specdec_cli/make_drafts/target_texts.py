@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.chat import kept_conversations
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
@@ -22,7 +23,6 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import FloatRows, HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
 from specdec_cli.measure.suites import Prompt, tuning_prompts
 from specdec_cli.settings.options import SamplingParams
 from specdec_cli.user_files import replacing
@@ -34,8 +34,40 @@ Report = Callable[[int, int, float], None]
 SEED = 1
 _PIECE = 64
 """Tokens per pass, each with a row of logits: a fixed number, because passes of other sizes round differently."""
+LIKELIEST = 64
+"""How many of the target's most likely tokens are kept for each position."""
 CONVERSATIONS = "conversations"
 """As a name of prompts: all saved conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedText:
+    """One text, in a file of its own, so that recording can be resumed. For each of its T tokens: the target's most
+    likely next tokens and their log-probabilities, (T, LIKELIEST), and its hidden rows, (T, any). prompt: how many
+    tokens are the prompt's.
+    """
+
+    tokens: NDArray[np.int32]
+    likeliest: NDArray[np.int32]
+    log_p: NDArray[np.float16]
+    rows: NDArray[np.float16]
+    prompt: int
+
+    def save(self, path: Path) -> None:
+        with replacing(path) as file:
+            np.savez(
+                file,
+                tokens=self.tokens,
+                likeliest=self.likeliest,
+                log_p=self.log_p,
+                rows=self.rows,
+                prompt=np.array(self.prompt),
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> RecordedText:
+        with np.load(path) as file:
+            return cls(file["tokens"], file["likeliest"], file["log_p"], file["rows"], int(file["prompt"]))
 
 
 @dataclass(frozen=True, slots=True)

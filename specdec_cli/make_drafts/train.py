@@ -35,21 +35,21 @@ from specdec_cli.make_drafts.recipe import (
     TrainingPlace,
     TrainingProgress,
     TrainingStep,
-    require_memory,
 )
 from specdec_cli.make_drafts.target_texts import (
+    LIKELIEST,
     RowsWanted,
     TextsWanted,
     TrainingPrompts,
     record_texts,
     training_prompts,
 )
-from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.sources import read_local
 from specdec_cli.settings.config import Settings
+from specdec_cli.user_files import format_bytes
 from specdec_cli.weights.model_loading import load_model, require_heads
 
 if TYPE_CHECKING:
@@ -165,7 +165,12 @@ class _Training:
         # After training has begun, the output file is its best draft so far and may be overwritten.
         require_place(self.options.out, self.place.target, self.options.force or self.checkpoint.exists())
         row_bytes = 2 * self.place.width * len(self.recipe.layers(self.place))
-        require_memory(self.recipe, self.place)
+        memory, free = self.recipe.needed_bytes(self.place), host.available_memory()
+        if free is not None and memory > free:
+            raise SpecdecError(
+                f"training needs about {format_bytes(memory)} of memory, and {format_bytes(free)} are free",
+                "Train something smaller: fewer --words, a smaller --width, or another kind of draft.",
+            )
         self.place.folder.mkdir(parents=True, exist_ok=True)
         needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
         require_room(self.place.folder, needed, "Free some space, use another --work folder, or fewer --tokens.")

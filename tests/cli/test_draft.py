@@ -250,7 +250,7 @@ def test_too_little_room(out, monkeypatch):
         patch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
         assert_refused(draft("prune", "-m", TARGET, *KEEP, "-o", out), 1, "6.9 MB are needed", "5.0 MB are free")
         assert_refused(draft("prune", "-m", TARGET, "--search", "1", "-o", out), 1, "9.6 MB are needed")
-        assert_refused(draft("quantize", "-m", TARGET, "--type", "Q5_0", "-o", out), 1, "6.3 MB are needed")
+        assert_refused(draft("quantize", "-m", TARGET, "--type", "Q5_0", "-o", out), 1, "6.8 MB are needed")
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
     done = specdec("draft", "prune", "-m", TARGET, *KEEP, "-o", out, preexec_fn=limit)
     assert_refused(done, 1, "no room for out.gguf")

@@ -9,8 +9,14 @@ from specdec_cli.chat.kept_conversations import CONVERSATIONS, KeptConversation,
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts.draft_figures import draft_figures
-from specdec_cli.make_drafts.target_texts import RowsWanted, TextsWanted, record_texts, training_prompts
-from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
+from specdec_cli.make_drafts.target_texts import (
+    LIKELIEST,
+    RecordedText,
+    RowsWanted,
+    TextsWanted,
+    record_texts,
+    training_prompts,
+)
 from specdec_cli.measure.suites import Prompt
 
 ROWS = RowsWanted("rows", (2, 3, 5))

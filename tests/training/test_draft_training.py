@@ -239,10 +239,8 @@ def test_a_draft_of_another_tokenizer_is_refused(folder):
 
 
 def test_too_little_time_or_memory_is_said_before(folder, monkeypatch):
-    from specdec_cli.make_drafts import recipe as recipes
-
     assert "too few to learn anything" in refused(folder, Eagle3Recipe(), steps=None, minutes=1e-5)
-    monkeypatch.setattr(recipes.host, "available_memory", lambda: 1000)
+    monkeypatch.setattr(draft_training.host, "available_memory", lambda: 1000)
     assert "of memory" in refused(folder, ScratchRecipe())
 
 

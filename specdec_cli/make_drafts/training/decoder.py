@@ -47,6 +47,15 @@ class Shape:
         return self.head_size or self.width // self.heads
 
 
+def new_shape(layers: int, width: int, vocabulary: int, context: int, rope_base: float = 10000.0) -> Shape:
+    """The shape of a new model: heads of 64 values if that divides the width, and sizes that fit the blocks of every
+    weight type.
+    """
+    head = next(size for size in (64, 32, 16) if width % size == 0)
+    feed_forward = max(32, round(width * 8 / 3 / 32) * 32)
+    return Shape(layers, width, width // head, feed_forward, vocabulary, context, rope_base, tied=False)
+
+
 def shape_of(header: Header) -> Shape:
     """The shape of a model. Raises SpecdecError if this module can't compute it."""
     if header.architecture not in _FAMILIES:

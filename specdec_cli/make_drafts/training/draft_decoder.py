@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
-from specdec_cli.make_drafts.training.decoder import Decoder, Shape
+from specdec_cli.make_drafts.training.decoder import Decoder, Shape, new_shape
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
 from specdec_cli.make_drafts.training.students import (
     RowStudent,
@@ -94,9 +94,7 @@ class NewDraftStudent(WordStudent):
         embedding = target.read("token_embd.weight")
         self._reads = reads(embedding, words)
         self._numbers = torch.from_numpy(self._reads)
-        feed = max(32, round(width * 8 / 3 / 32) * 32)
-        heads = max(1, width // 64) if width % 64 == 0 else width // 32
-        self.shape = Shape(layers, width, heads, feed, len(words.ids), context, tied=False)
+        self.shape = new_shape(layers, width, len(words.ids), context)
         self.model = Decoder(self.shape)
         self.model.start(1)
         basis = principal(embedding, width)

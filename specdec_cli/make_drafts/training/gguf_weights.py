@@ -15,6 +15,7 @@ from specdec_cli.make_drafts.training.decoder import Shape
 
 _BLOCK = 32
 """Values per scale in Q8_0."""
+_Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
 class GgufWeights:
@@ -49,10 +50,6 @@ class GgufWeights:
         """A tensor as stored in the file, and its type."""
         return self._tensors[name].data, self._tensors[name].tensor_type
 
-    def type_of(self, name: str) -> str:
-        kind: str = self._tensors[name].tensor_type.name
-        return kind
-
     def setting(self, name: str) -> Any:
         """A value by its full name; None if it is missing."""
         field = self._reader.fields.get(name)
@@ -80,20 +77,19 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_vocab_size(shape.vocabulary)
 
 
-def add_tensor(writer: gguf.GGUFWriter, name: str, values: NDArray[Any], kind: str = "Q8_0") -> None:
+def add_tensor(writer: gguf.GGUFWriter, name: str, values: NDArray[Any], kind: Any = _Q8_0) -> None:
     """Write a tensor. Norms, biases and rows that don't fit the type's blocks stay float32. kind: the type; if `gguf`
     can't write it, Q8_0.
     """
     values = np.ascontiguousarray(values, np.float32)
     if values.ndim == 1 or values.shape[-1] % _BLOCK:
-        kind = "F32"
-    chosen = gguf.GGMLQuantizationType[kind]
+        kind = gguf.GGMLQuantizationType.F32
     try:
-        data = gguf.quantize(values, chosen)
+        data = gguf.quantize(values, kind)
     except NotImplementedError:  # it reads more types than it writes
-        chosen = gguf.GGMLQuantizationType.Q8_0
-        data = gguf.quantize(values, chosen)
-    writer.add_tensor(name, data, raw_dtype=chosen)
+        kind = _Q8_0
+        data = gguf.quantize(values, kind)
+    writer.add_tensor(name, data, raw_dtype=kind)
 
 
 def finish(writer: gguf.GGUFWriter) -> None:
@@ -109,10 +105,10 @@ def rewrite(path: Path, source: GgufWeights, weights: Mapping[str, NDArray[Any]]
     source.copy_settings(writer, ("general.", "tokenizer.", f"{source.architecture}."), ("general.name",))
     writer.add_name(name)
     for tensor in source.names:
+        data, kind = source.stored(tensor)
         if tensor in weights:
-            add_tensor(writer, tensor, weights[tensor], source.type_of(tensor))
+            add_tensor(writer, tensor, weights[tensor], kind)
         else:
-            data, kind = source.stored(tensor)
             writer.add_tensor(tensor, data, raw_dtype=kind)
     for more in set(weights) - set(source.names):
         add_tensor(writer, more, weights[more])

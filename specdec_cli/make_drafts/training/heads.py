@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_cli.make_drafts.training.decoder import Layer, Norm, Rotary, Shape
+from specdec_cli.make_drafts.training.decoder import Layer, Norm, Rotary, Shape, new_shape
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
 from specdec_cli.make_drafts.training.students import RowStudent, Words, WordStudent, numbers_of, output_of, principal
 from specdec_cli.make_drafts.training.windows import TextBatch
@@ -105,9 +105,8 @@ class Eagle3Student(WordStudent):
         super().__init__(target, words)
         self._layers = list(layers)
         embedding = target.read("token_embd.weight")
-        head = next(size for size in (64, 32, 16) if width % size == 0)
         base = float(target.setting(f"{target.architecture}.rope.freq_base") or 10000.0)
-        self.shape = Shape(1, width, width // head, _blocks(width * 8 / 3), len(embedding), context, base)
+        self.shape = new_shape(1, width, len(embedding), context, base)
         torch.manual_seed(1)
         self.model = Eagle3Model(self.shape, target_width, len(words.ids))
         _start(self.model, embedding, output_of(target, words.ids))
@@ -140,11 +139,6 @@ def _start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> Non
         model.output.weight.copy_(torch.from_numpy(output @ basis))
         model.layer.attn_output.weight.mul_(0.3)
         model.layer.ffn_down.weight.mul_(0.3)
-
-
-def _blocks(number: float) -> int:
-    """A width that fits the blocks of every weight type."""
-    return max(32, round(number / 32) * 32)
 
 
 class MedusaHead(nn.Module):

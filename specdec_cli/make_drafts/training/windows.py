@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
+from specdec_cli.make_drafts.target_texts import LIKELIEST, RecordedText
 
 MOST_BYTES = 2 << 30
 
@@ -49,10 +49,6 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self._paths)
-
-    @property
-    def width(self) -> int:
-        return int(self._load(self._paths[0]).rows.shape[1])
 
     def used(self, vocabulary: int) -> NDArray[np.int64]:
         """How often each token is the target's own choice or in a text: (vocabulary,)."""
