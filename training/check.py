@@ -36,12 +36,9 @@ class Reader:
         self._context = LlamaContext.open(self.model, self.model.n_ctx_train, N_BATCH, 1, interrupt)
 
     def rows(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits after each token of a text, float32 (len(ids), n_vocab)."""
+        """Logits after each token of a text of up to N_BATCH tokens, float32 (len(ids), n_vocab)."""
         self._context.rewind(0)
-        found = [
-            self._context.decode(ids[at : at + N_BATCH], all_rows=True).copy() for at in range(0, len(ids), N_BATCH)
-        ]
-        return np.concatenate(found)
+        return self._context.decode(ids, all_rows=True).copy()
 
     def close(self) -> None:
         self._context.close()

@@ -38,7 +38,7 @@ _WRITTEN = (
 )
 _WORDS = re.compile(r"[()]|[^\s()]+")
 _LONG = 120
-"""A License field with more characters than this has the licence's text, not its name."""
+"""A License field with more characters than this has a text, which may include bundled packages': it isn't read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,18 @@ class Licence:
 
 
 def decide(metadata: Message) -> Licence:
-    """The licence of a distribution from its core metadata: License-Expression if there is one, otherwise everything
-    that License and the classifiers say.
+    """The licence of a distribution from its core metadata: License-Expression if there is one, otherwise every name
+    in License and the classifiers.
     """
     expression = metadata.get("License-Expression", "").strip()
     if expression:
         allowed = allows(expression)
         return Licence(expression, allowed, "" if allowed else "not permissive, or unknown here")
-    stated = [text for text in (metadata.get("License", "").strip(),) if text and text.upper() != "UNKNOWN"]
+    stated = metadata.get("License", "").strip()
     classifiers = [text for text in metadata.get_all("Classifier", []) if text.startswith("License ::")]
-    named = [text.rsplit("::", 1)[-1].strip() for text in classifiers]
-    named = [text for text in named if text != "OSI Approved"]
-    names: list[str] = []
-    for text in stated:
-        if len(text) > _LONG and named:
-            continue  # full texts, which may include bundled packages': the classifiers are clearer
-        names.append(_from_text(text) if len(text) > _LONG else text)
-    names += named
+    names = [] if len(stated) > _LONG or stated.upper() == "UNKNOWN" else [stated]
+    names += [text.rsplit("::", 1)[-1].strip() for text in classifiers]
+    names = [name for name in names if name not in ("", "OSI Approved")]
     if not names:
         return Licence("", False, "none stated")
     return _all_of(names)
@@ -95,20 +90,6 @@ def _known(name: str) -> str | None:
         if re.fullmatch(pattern, name, re.IGNORECASE):
             return spdx
     return name if allows(name) else None
-
-
-def _from_text(text: str) -> str:
-    """A licence's name from its full text, or the start of the text."""
-    flat = " ".join(text.split())
-    if re.search(r"general public|\bA?L?GPL|mozilla public|proprietary|non-?commercial|end user", flat, re.IGNORECASE):
-        return flat[:60]
-    if "Permission is hereby granted, free of charge" in flat:
-        return "MIT"
-    if "Redistribution and use in source and binary forms" in flat:
-        return "BSD"
-    if "Apache License" in flat and "Version 2.0" in flat:
-        return "Apache-2.0"
-    return flat[:60]
 
 
 def allows(expression: str) -> bool:

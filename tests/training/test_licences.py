@@ -49,7 +49,6 @@ BSD_WITH_GPL = "Redistribution and use in source and binary forms ... bundled: l
         (metadata(classifiers=["OSI Approved", "OSI Approved :: ISC License (ISCL)"]), "ISC"),
         (metadata(licence="BSD-3-Clause", classifiers=["OSI Approved :: BSD License"]), "BSD-3-Clause"),
         (metadata(licence="MIT OR Apache-2.0"), "MIT OR Apache-2.0"),
-        (metadata(licence=MIT_TEXT), "MIT"),
         (metadata(licence=BSD_WITH_GPL, classifiers=["OSI Approved :: BSD License"]), "BSD"),
         (metadata(classifiers=["OSI Approved :: Python Software Foundation License"]), "PSF-2.0"),
     ],
@@ -67,6 +66,7 @@ def test_what_is_permissive_and_how_it_is_called(given, name):
         metadata("MPL-2.0"),
         metadata(licence="Apache"),  # of which version?
         metadata(licence="MIT and proprietary"),
+        metadata(licence=MIT_TEXT),
         metadata(licence=BSD_WITH_GPL),
         metadata(licence="MIT", classifiers=["OSI Approved :: GNU General Public License v3 (GPLv3)"]),
         metadata(licence="GPL", classifiers=["OSI Approved :: MIT License"]),
