@@ -167,8 +167,8 @@ def record(
     sampling accepts: x = y with probability min(1, q(y) / p(y)), otherwise x comes from max(0, q - p). With `coupled`,
     both are drawn with the same noise.
     """
-    places, tokens, length = _Recorder(session, settings, seed).record(list(prompt))
-    columns = tuple(zip(*places[:length], strict=True)) or ((), (), ())
+    places, tokens = _Recorder(session, settings, seed).record(list(prompt))
+    columns = tuple(zip(*places, strict=True)) or ((), (), ())
     return Answer(category, len(prompt), *columns), tokens
 
 
@@ -195,8 +195,8 @@ class _Recorder:
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 
-    def record(self, context: list[int]) -> tuple[list[_Place], list[int], int]:
-        """The positions, the answer's tokens, and how many positions come before a loop."""
+    def record(self, context: list[int]) -> tuple[list[_Place], list[int]]:
+        """The positions before a loop, and the answer's tokens."""
         prompt, places = len(context), list[_Place]()
         self._sampler.watch(context)
         _, token = self._next(self._target.prefill(context)[0])
@@ -212,7 +212,7 @@ class _Recorder:
             sure, wrong = self._guess(row, p, token)
             places.append((sure, wrong is None, () if wrong is None else self._go_on(wrong)))
         tokens = context[prompt:]
-        return places, tokens, before_a_loop([*tokens, token])
+        return places[: before_a_loop([*tokens, token])], tokens
 
     def _next(self, row: Row) -> tuple[Categorical | None, int]:
         """The target's distribution, None if greedy, and its token."""

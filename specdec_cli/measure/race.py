@@ -28,6 +28,7 @@ from specdec_cli.engine.generation import conditions
 from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.pairs.profiles import DEMO
 from specdec_cli.settings.config import Settings
 from specdec_cli.user_files import bundled_dir
 
@@ -87,13 +88,9 @@ def settings(arrangement: Arrangement) -> Settings:
     """The settings of a race, independent of the user's config.yaml. Greedy, so both must write the same text. One
     thread, because two wait for each other on a busy machine.
     """
-    target, draft = (str(_folder() / f"{role}.gguf") for role in ("target", "draft"))
-    own = Settings(target=target, draft=draft, drafter="model", threads=1, max_tokens=_TOKENS)
-    return replace(own, drafter=arrangement.drafter, draft_tokens=arrangement.draft_tokens)
-
-
-def _folder() -> Path:
-    return bundled_dir() / "demo"
+    target, draft = (str(bundled_dir() / DEMO / f"{role}.gguf") for role in ("target", "draft"))
+    drafter, draft_tokens = arrangement.drafter, arrangement.draft_tokens
+    return Settings(target, draft, drafter=drafter, draft_tokens=draft_tokens, threads=1, max_tokens=_TOKENS)
 
 
 def _widened(target: Path, interrupt: Interrupt) -> Path | None:

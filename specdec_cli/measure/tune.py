@@ -23,7 +23,7 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
 from specdec_cli.measure.simulate import Answer, Prediction, calibrate, places, predict, verdict
-from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
+from specdec_cli.measure.suites import fitting, in_turn, tuning_prompts
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import AUTO
 from specdec_cli.weights import tuning
@@ -278,13 +278,12 @@ class Tuner:
         return [token % context.n_vocab for token in self._text]
 
     def record(self) -> Recording:
-        """Answer prompts, the categories in turn, until the time is up; on a slow machine up to _PATIENCE times
-        as long, if a prediction needs it.
-        """
+        """Answer prompts until the time is up; if a prediction needs it, up to _PATIENCE times as long."""
         settings, session = self._settings, self._session
         answers: list[Answer] = []
         began, budget_s = perf_counter(), self._seconds * 0.65
-        for prompt, tokens in self._in_turn():
+        # The categories in turn. At a temperature the prompts repeat, because the answers differ.
+        for prompt, tokens in in_turn(self._prompts) * (1 if settings.temperature == 0 else 4):
             answer, _ = record(session, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
             if answer.stands:
                 answers.append(answer)
@@ -295,10 +294,6 @@ class Tuner:
             problem = "too few tokens were recorded to predict anything"
             raise SpecdecError(problem, "Use more --seconds or other --prompts.")
         return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
-
-    def _in_turn(self) -> list[tuple[Prompt, list[int]]]:
-        """The prompts, the categories in turn. At a temperature they repeat, because the answers differ."""
-        return in_turn(self._prompts) * (1 if self._settings.temperature == 0 else 4)
 
 
 def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
