@@ -27,15 +27,15 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
     DownloadError if a model hasn't been pulled.
     """
     settings, layers, named = merged(profile, given)
-    if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
-        pair = pulled_pairs.readable(str(named))
+    if named is None or any("target" in layer or "draft" in layer for layer in layers[:-1]):
+        draft = ["--draft", settings.draft] if settings.draft else []
+        command = shlex.join(["specdec", "pull", "--target", settings.target, *draft])
+    else:
+        command, pair = f"specdec pull {named}", pulled_pairs.readable(str(named))
         if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # use the pulled commit
             target_path, draft_path = pair.paths()
-            draft = str(draft_path) if draft_path else None
-            settings = _with_small(replace(settings, target=str(target_path), draft=draft))
-            return _with_heads(with_made_draft(settings), layers)
-        return _with_heads(_located(settings, f"specdec pull {named}"), layers)
-    return _with_heads(_located(settings, _pull_command(settings)), layers)
+            settings = replace(settings, target=str(target_path), draft=str(draft_path) if draft_path else None)
+    return _with_heads(_located(settings, command), layers)
 
 
 def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[dict[str, Any]], Any]:
@@ -132,11 +132,6 @@ def with_made_draft(settings: Settings) -> Settings:
         return settings
     draft = made_drafts.find(Path(settings.target))
     return replace(settings, draft=str(draft) if draft else None)
-
-
-def _pull_command(settings: Settings) -> str:
-    draft = ["--draft", settings.draft] if settings.draft else []
-    return shlex.join(["specdec", "pull", "--target", settings.target, *draft])
 
 
 def _profile_layer(name: str) -> dict[str, Any]:

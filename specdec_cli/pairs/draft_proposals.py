@@ -29,7 +29,6 @@ percent; smaller drafts agree less often, larger ones cost too much."""
 class Family:
     """Models with the same tokenizer. architectures, pre: as in headers. drafts: references, the most common first."""
 
-    family: str
     architectures: list[str]
     pre: str
     drafts: list[str]

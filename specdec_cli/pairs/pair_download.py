@@ -181,13 +181,13 @@ class PairDownload:
             self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
             self._sources.append(draft)
         with hub_errors(self.target):
-            first, *others = map(self._planned, self._sources)
+            models = [*map(self._planned, self._sources)]
             recorded = len(self._remotes) == len(self._sources)
             name = self.name or (pulled_pairs.name_of(*self._remotes) if recorded else "")
-            free, place, notes = cache.free_space(), str(cache.cache_dir()), tuple(self.notes)
-            draft_plan = others[0] if others else None
-            plan = DownloadPlan(name, recorded, first, draft_plan, 0, free, place, self._comparison, notes)
-            return replace(plan, to_download=sum(file.size - file.begun for file in plan.files if not file.here))
+            needed = sum(file.size - file.begun for model in models for file in model.files if not file.here)
+            place = needed, cache.free_space(), str(cache.cache_dir())
+            draft_model = models[1] if len(models) > 1 else None
+            return DownloadPlan(name, recorded, models[0], draft_model, *place, self._comparison, tuple(self.notes))
 
     def _planned(self, source: ModelSource) -> PlannedModel:
         """A model with the state of its files in the cache."""

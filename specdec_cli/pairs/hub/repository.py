@@ -126,8 +126,8 @@ def _listing(repo: str) -> bytes:
 
     validate_repo_id(repo)
     endpoint, deadline, body = settings().ENDPOINT, monotonic() + _LISTING_S, bytearray()
-    url = f"{endpoint}/api/models/{repo}"
-    with get(url, timeout=settings().HF_HUB_ETAG_TIMEOUT, params={"blobs": True}) as response:
+    url = f"{endpoint}/api/models/{repo}?blobs=true"
+    with get(url, timeout=settings().HF_HUB_ETAG_TIMEOUT) as response:
         for piece in response.iter_bytes():
             body += piece
             if len(body) > _MAX_LISTING or monotonic() > deadline:

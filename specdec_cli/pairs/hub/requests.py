@@ -107,19 +107,14 @@ def guard() -> None:
 
 
 def get(
-    url: str,
-    headers: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    params: Mapping[str, bool] | None = None,
+    url: str, headers: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> AbstractContextManager[Any]:
     """Send a GET request with the user's token. The body of the response is read in pieces."""
     from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
     timeout = timeout or settings().HF_HUB_DOWNLOAD_TIMEOUT
     all_headers = {**build_hf_headers(), **(headers or {})}
-    response: AbstractContextManager[Any] = get_session().stream(
-        "GET", url, headers=all_headers, timeout=timeout, params=params
-    )
+    response: AbstractContextManager[Any] = get_session().stream("GET", url, headers=all_headers, timeout=timeout)
     return response
 
 
