@@ -113,12 +113,6 @@ class Model:
             )
         return handle
 
-    def stated(self, key: str) -> str:
-        """A value from the file's metadata as text; empty if there is none."""
-        text = ctypes.create_string_buffer(64)
-        found = lib.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
-        return text.value.decode("utf-8", "replace") if found >= 0 else ""
-
     def _adapter(self, path: Path) -> Any:
         """llama.cpp's own adapter, which is freed with the model."""
         library.recent_errors.clear()

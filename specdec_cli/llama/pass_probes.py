@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 
@@ -105,18 +105,18 @@ def contexts_of(n_ctx: int) -> tuple[int, ...]:
     return (short, long) if n_ctx > _SPLIT and long > short else (short,)
 
 
-def measure_agreement(context: Context, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
+def measure_agreement(context: Context, text: Sequence[int]) -> Agreement:
     """Compare passes over 2 and more tokens with single-token passes, and with padded ones, bit for bit.
 
     text: what to read, repeated as needed. It compares all rows of a pass and the row of the token after it, which
-    depends on the keys and values that the pass wrote. Calls `watch` after each pass. At the end the cache is empty.
+    depends on the keys and values that the pass wrote. At the end the cache is empty.
     """
     most = min(context.max_rows, context.n_ctx - 2, _WIDEST)
     contexts = contexts_of(context.n_ctx)
     if most < 2:
-        return Agreement(1, 1, threads, contexts, {})
+        return Agreement(1, 1, context.threads, contexts, {})
     tokens = [text[i % len(text)] for i in range(max(contexts) + most + 2)]
-    rows = partial(_rows_of, context, tokens, watch)
+    rows = partial(_rows_of, context, tokens)
     results: dict[int, tuple[list[int], dict[int, float]]] = {}
     for reference in (1, 2):
         sizes, off = list(range(2, most + 1)), dict[int, float]()
@@ -143,7 +143,7 @@ def measure_agreement(context: Context, text: Sequence[int], threads: int, watch
     reference = 2 if 2 in results and {2, 3} <= set(results[2][0]) else 1
     sizes, off = results[reference]
     widest = next(size for size in range(reference, most + 1) if size + 1 not in sizes)
-    return Agreement(reference, widest, threads, contexts, off)
+    return Agreement(reference, widest, context.threads, contexts, off)
 
 
 def _distance(rows: Logits, expected: Logits) -> float:
@@ -151,15 +151,7 @@ def _distance(rows: Logits, expected: Logits) -> float:
     return 0.0 if np.array_equal(rows, expected) else max(float(np.abs(rows - expected).max()), 1e-30)
 
 
-def _rows_of(
-    context: Context,
-    tokens: Sequence[int],
-    watch: Callable[[], None],
-    fill: int,
-    count: int,
-    size: int,
-    padding: int,
-) -> Logits:
+def _rows_of(context: Context, tokens: Sequence[int], fill: int, count: int, size: int, padding: int) -> Logits:
     """(count, n_vocab): the rows of a pass over `size` tokens after `fill` others, then of padded single tokens."""
     if context.length < fill:
         context.rewind(0)
@@ -172,5 +164,4 @@ def _rows_of(
         result = context.decode([*tokens[start : start + taken], *unread], all_rows=True)
         rows += [row.copy() for row in result[:taken]]
         context.rewind(start + taken)
-        watch()
     return np.stack(rows)

@@ -105,7 +105,7 @@ class PassCosts:
         agreed = self.agreement
         if agreed is None:
             started = perf_counter()
-            agreed = measure_agreement(self._context, text, self._context.threads, lambda: None)
+            agreed = measure_agreement(self._context, text)
             self.measured_s += perf_counter() - started
             self._add(agreement=agreed)
         self._note_limits(agreed)

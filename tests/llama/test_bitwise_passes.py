@@ -34,7 +34,7 @@ def context(opened):
 class Jagged:
     """A context whose rows depend on the place and on the width of the pass alone."""
 
-    n_vocab, rewinds = 4, True
+    n_vocab, rewinds, threads, passes = 4, True, 1, 0
 
     def __init__(self, bias=lambda width, length: 0.0, n_ctx=512, max_rows=9):
         self.n_ctx, self.max_rows, self.length, self._bias = n_ctx, max_rows, 0, bias
@@ -44,6 +44,7 @@ class Jagged:
         rows[:, 0] = np.arange(self.length, self.length + len(tokens))
         rows[:, 1] = self._bias(len(tokens), self.length)
         self.length += len(tokens)
+        self.passes += 1
         return rows if all_rows else rows[-1:]
 
     def rewind(self, length):
@@ -64,12 +65,12 @@ BIASES = {
 
 @pytest.mark.parametrize(("bias", "reference", "widest", "off"), BIASES.values(), ids=BIASES)
 def test_what_agrees_is_found(bias, reference, widest, off):
-    passes = []
-    found = pass_probes.measure_agreement(Jagged(bias), [5, 6, 7], 2, lambda: passes.append(1))
+    jagged = Jagged(bias)
+    found = pass_probes.measure_agreement(jagged, [5, 6, 7])
     assert (found.reference, found.widest, dict(found.off)) == (reference, widest, off)
-    assert found.contexts == (96, 320) and len(passes) < 250
+    assert found.contexts == (96, 320) and jagged.passes < 250
     if reference == 2:  # where a pass of two is the widest, and differs
-        found = pass_probes.measure_agreement(Jagged(bias, max_rows=2), [5], 1, lambda: None)
+        found = pass_probes.measure_agreement(Jagged(bias, max_rows=2), [5])
         assert (found.reference, found.widest, dict(found.off)) == (1, 1, {2: 0.25})
 
 
@@ -77,17 +78,15 @@ def test_what_agrees_is_found(bias, reference, widest, off):
     ("n_ctx", "contexts"), [(330, (96, 311)), (300, (96, 281)), (256, (96,)), (40, (21,)), (3, (0,))]
 )
 def test_a_short_context_is_measured_as_far_as_it_goes(n_ctx, contexts):
-    found = pass_probes.measure_agreement(Jagged(n_ctx=n_ctx), [5], 1, lambda: None)
+    found = pass_probes.measure_agreement(Jagged(n_ctx=n_ctx), [5])
     assert found.contexts == contexts
 
 
 def test_the_bundled_target_agrees_with_itself(model, context):
     tokens = model.tokenize(LONG)
-    found = pass_probes.measure_agreement(context, tokens, context.threads, lambda: None)
+    found = pass_probes.measure_agreement(context, tokens)
     assert found.widest > found.reference and context.length == 0
-    assert pass_probes.measure_agreement(context, tokens, context.threads, lambda: None) == found, (
-        "and says so every time"
-    )
+    assert pass_probes.measure_agreement(context, tokens) == found, "and says so every time"
 
 
 @pytest.mark.parametrize("fill", [100, 320])
