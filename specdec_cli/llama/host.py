@@ -33,6 +33,12 @@ def physical_cores() -> int:
     return max(1, cores)
 
 
+def usual_threads() -> int:
+    """The CPU threads of a run without -t."""
+    given = os.environ.get("SPECDEC_THREADS", "")
+    return min(int(given), processors()) if given.isdigit() and int(given) else physical_cores()
+
+
 def available_memory() -> int | None:
     """Bytes of main memory available without swapping; None if the system doesn't report it."""
     try:

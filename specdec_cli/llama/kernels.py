@@ -9,19 +9,20 @@ order for faster kernels, it tries again without them.
 from __future__ import annotations
 
 import glob
-import hashlib
 import importlib.util
-import json
 import os
 import signal
 import sys
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import platformdirs
+
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.json_store import JsonStore, digest
 from specdec_cli.llama import building, host
 from specdec_cli.llama.trials import NO_GPU, SCRIPT, Child, name_of
 
@@ -29,7 +30,6 @@ USUAL = frozenset({1, 2, 8, 12, 14})
 """ggml's numbers of the weight types that every build is tried with: F16, Q4_0, Q8_0, Q4_K, Q6_K."""
 UNTRIED = frozenset({0, 24, 25, 26, 27, 28})
 """Types that need no trial of their own: F32 is in every trial, and the others aren't weights."""
-_FORMAT = 1
 _WAIT_S, _HANG = 10.0, "a trial did not finish"
 _MISSING = ("No such file", "not found")
 """What the loader says of a library that isn't there."""
@@ -86,14 +86,17 @@ def try_again() -> TriedKernels:
 
 def _of(types: frozenset[int], again: bool = False) -> TriedKernels:
     if types not in _known:
-        path = _folder() / f"{_name(types)}.json"
-        if kept := None if again else _read(path):
-            _known[types] = kept
-        else:
+        store, name = JsonStore(_folder, TriedKernels, "It will be tried again."), _name(types)
+        kept: TriedKernels | None = None
+        with suppress(SpecdecError):
+            kept = None if again else store.load(name)
+        if kept is None:
             found = _tried(types)
-            _known[types] = found or TriedKernels(True)
+            kept = found or TriedKernels(True)
             if found and _HANG not in found.fault:  # on a busy machine, a working build may time out
-                _write(path, found)
+                with suppress(SpecdecError):  # it is tried again next time
+                    store.save(name, found)
+        _known[types] = kept
     return _known[types]
 
 
@@ -107,10 +110,9 @@ def _tried(types: frozenset[int]) -> TriedKernels | None:
 
 def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
     """How a trial fails; empty if it doesn't, None if that can't be known."""
-    given = os.environ.get("SPECDEC_THREADS", "")
-    threads = min(int(given), host.processors()) if given.isdigit() and int(given) else host.physical_cores()
     how = "extra" if extra_buffers else "plain"
-    for count in dict.fromkeys((threads, 1)):  # on a busy machine, several threads may wait too long for each other
+    # On a busy machine, several threads may wait too long for each other.
+    for count in dict.fromkeys((host.usual_threads(), 1)):
         arguments = "kernels", os.getpid(), count, how, *sorted(types)
         child = Child([SCRIPT, *map(str, arguments)], _WAIT_S, NO_GPU)
         try:
@@ -132,33 +134,13 @@ def _fault_of(code: int, child: Child) -> str | None:
 
 
 def _folder() -> Path:
-    import platformdirs
-
     return platformdirs.user_cache_path("specdec", appauthor=False) / "kernels"
 
 
 def _name(types: frozenset[int]) -> str:
     devices = [path for pattern in _DEVICES for path in sorted(glob.glob(pattern))]  # noqa: PTH207
     parts = (build(), building.processor(), *devices, sys.platform, *map(str, sorted(types)))
-    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _read(path: Path) -> TriedKernels | None:
-    """The kept result; None if there is no usable one."""
-    with suppress(OSError, ValueError, TypeError):
-        data = json.loads(path.read_text("utf-8"))
-        if data.pop("format") == _FORMAT:
-            kept = TriedKernels(**data)
-            return kept if isinstance(kept.extra_buffers, bool) and isinstance(kept.fault, str) else None
-    return None
-
-
-def _write(path: Path, found: TriedKernels) -> None:
-    with suppress(OSError):  # it is tried again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f"{path.name}.{os.getpid()}")
-        new.write_text(json.dumps({"format": _FORMAT, **asdict(found)}), "utf-8")
-        new.replace(path)
+    return digest("\n".join(parts), 16)
 
 
 @cache

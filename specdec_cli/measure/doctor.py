@@ -212,9 +212,8 @@ def _run_pair(folder: str) -> BundledPair:
     try:
         from specdec_cli.engine.engine import one_session
         from specdec_cli.llama.interrupt import Interrupt
-        from specdec_cli.weights.pass_costs import usual_threads
 
-        threads = usual_threads()
+        threads = host.usual_threads()
         settings = Settings(
             target, draft, drafter="model", draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=threads
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,16 +37,10 @@ def place_of(threads: int, gpu_layers: int = -1, setup: str = "") -> Place:
     return Place(library.machine(), f"{build}; {flags}", threads, gpu_layers, setup)
 
 
-def usual_threads() -> int:
-    """The CPU threads of a run without -t."""
-    given = os.environ.get("SPECDEC_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else host.physical_cores()
-
-
 def known_agreement(model: Path) -> Agreement | None:
     """Which passes of a model agree bit for bit with the usual threads; None if not measured."""
     with suppress(SpecdecError, OSError):
-        kept = load_kept(model, place_of(usual_threads()))
+        kept = load_kept(model, place_of(host.usual_threads()))
         return kept.agreement if kept else None
     return None
 
