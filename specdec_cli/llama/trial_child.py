@@ -30,7 +30,7 @@ MOST_DISTANCE = 0.15
 """The largest distance of rows that passes, relative to their spread. Rounding of 8-bit activations gives 0.01 to 0.03,
 a wrong kernel 1."""
 
-_WIDTH, _HIDDEN, _VOCABULARY, _HEADS, _LAYERS, _N_CTX = 256, 512, 512, 4, 1, 128
+_WIDTH, _HIDDEN, _VOCABULARY, _HEADS, _N_CTX = 256, 512, 512, 4, 128
 _SINGLE, _ALIGNMENT = 8, 32
 _F32, _TEXT, _U32, _FLOAT = 0, 8, 4, 6
 _MODEL_N_CTX, _SEVERAL = 256, 17
@@ -152,10 +152,8 @@ def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
     limit(60, 4 << 30)
     lib = started(lambda *_: None)
     base = _ggml(lib)
-    random = np.random.default_rng(0)
-    shapes = _shapes()
-    weights = {name: _weight(np, random, name, shape) for name, shape in shapes.items()}
-    text = random.integers(0, _VOCABULARY, max(WIDTHS)).tolist()
+    weights = _weights(np)
+    text = np.random.default_rng(1).integers(0, _VOCABULARY, max(WIDTHS)).tolist()
     with tempfile.TemporaryDirectory(prefix="specdec-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "trial.gguf"
         for kind in (_F32, *types):
@@ -176,21 +174,17 @@ def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
     return ""
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (_VOCABULARY, _WIDTH), "output_norm": (_WIDTH,)}
-    for layer in range(_LAYERS):
-        block = f"blk.{layer}."
-        shapes |= {f"{block}attn_{part}": (_WIDTH, _WIDTH) for part in ("q", "k", "v", "output")}
-        shapes |= {f"{block}{part}_norm": (_WIDTH,) for part in ("attn", "ffn")}
-        shapes |= {f"{block}ffn_{part}": (_HIDDEN, _WIDTH) for part in ("gate", "up")}
-        shapes[f"{block}ffn_down"] = (_WIDTH, _HIDDEN)
-    return shapes
-
-
-def _weight(np: Any, random: Any, name: str, shape: tuple[int, ...]) -> Any:
-    if len(shape) == 1:
-        return np.ones(shape, np.float32)
-    return (random.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32)
+def _weights(np: Any) -> dict[str, Any]:
+    """Random weights of a model with one layer."""
+    random = np.random.default_rng(0)
+    shapes = {"token_embd": (_VOCABULARY, _WIDTH), "blk.0.ffn_down": (_WIDTH, _HIDDEN)}
+    shapes |= {f"blk.0.attn_{part}": (_WIDTH, _WIDTH) for part in ("q", "k", "v", "output")}
+    shapes |= {f"blk.0.ffn_{part}": (_HIDDEN, _WIDTH) for part in ("gate", "up")}
+    matrices = {name: random.standard_normal(shape) / shape[-1] ** 0.5 for name, shape in shapes.items()}
+    norms = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
+    return {name: matrix.astype(np.float32) for name, matrix in matrices.items()} | {
+        name: np.ones(_WIDTH, np.float32) for name in norms
+    }
 
 
 def _ggml(lib: Any) -> ctypes.CDLL:
@@ -206,7 +200,7 @@ def _ggml(lib: Any) -> ctypes.CDLL:
 
 def _gguf(np: Any, base: ctypes.CDLL, weights: dict[str, Any], kind: int) -> bytes:
     """A GGUF file of these weights, with its matrices in one type."""
-    named = {"block_count": _LAYERS, "context_length": _N_CTX, "embedding_length": _WIDTH}
+    named = {"block_count": 1, "context_length": _N_CTX, "embedding_length": _WIDTH}
     named |= {"feed_forward_length": _HIDDEN, "attention.head_count": _HEADS, "vocab_size": _VOCABULARY}
     values = [
         _pair("general.architecture", _TEXT, _string("llama")),

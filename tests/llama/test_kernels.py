@@ -158,8 +158,7 @@ def rows_of(path, widths, extra_buffers=True):
 
 @pytest.fixture
 def model(tmp_path):
-    random, base = np.random.default_rng(0), trial_child._ggml(lib)
-    weights = {name: trial_child._weight(np, random, name, shape) for name, shape in trial_child._shapes().items()}
+    weights, base = trial_child._weights(np), trial_child._ggml(lib)
 
     def write(kind, **changes):
         path = tmp_path / f"{kind}.gguf"
