@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
 
 from specdec_cli.llama import ggml, host, kernels
 from specdec_cli.llama.bindings import lib
@@ -85,31 +84,6 @@ def supports_gpu() -> bool:
 def knows_rpc() -> bool:
     """Whether this build can use other machines."""
     return ggml.exports("ggml_backend_rpc_add_server")
-
-
-def rpc_devices(address: str) -> list[int]:
-    """Connect to a server, HOST:PORT, until the process ends. Returns its devices' handles. Only for `RemoteCalls`."""
-    start()
-    if not (server := ggml.call("ggml_backend_rpc_add_server", address.encode())):
-        return []
-    found = [
-        ggml.call("ggml_backend_reg_dev_get", server, i) for i in range(ggml.call("ggml_backend_reg_dev_count", server))
-    ]
-    for device in found:
-        ggml.call("ggml_backend_dev_init", device, None)
-    return found
-
-
-def serve_rpc(address: str, threads: int, names: Sequence[str]) -> None:
-    """Serve devices of this machine at HOST:PORT until the process ends. Returns only if the address can't be used."""
-    handles = [device_handle(name) for name in names]
-    devices = (ctypes.c_void_p * len(handles))(*handles)
-    ggml.call("ggml_backend_rpc_start_server", address.encode(), None, threads, len(handles), devices)
-
-
-def on_abort(callback: object) -> None:
-    """Make ggml call this C function, which takes a message, before it ends the process."""
-    ggml.call("ggml_set_abort_callback", ctypes.cast(callback, ctypes.c_void_p))  # type: ignore[arg-type]
 
 
 def build_flags() -> str:

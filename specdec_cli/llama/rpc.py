@@ -5,6 +5,7 @@ By that backend's design, the traffic is neither authenticated nor encrypted.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import socket
@@ -15,7 +16,7 @@ from ipaddress import IPv4Address
 from threading import Thread
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.llama import library
+from specdec_cli.llama import ggml, library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.remote_calls import PATIENCE_S, RemoteCalls
 
@@ -61,12 +62,24 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
         if server not in _connected:
             calls().add(server)
             address = _reach(server, insecure)
-            devices = calls().call(library.rpc_devices, address)
+            devices = calls().call(_devices_at, address)
             if not devices:  # llama.cpp could not connect, or the server has none
                 why = library.last_error() or "it has no devices"
                 raise SpecdecError(f"cannot use the server {server}: {why}", "Check its output, and restart it.")
             _connected[server] = devices
     return [device for server in servers for device in _connected[server]]
+
+
+def _devices_at(address: str) -> list[int]:
+    """llama.cpp's handles of a server's devices; none if it can't connect. Only for `RemoteCalls`."""
+    library.start()
+    if not (server := ggml.call("ggml_backend_rpc_add_server", address.encode())):
+        return []
+    count = ggml.call("ggml_backend_reg_dev_count", server)
+    devices = [ggml.call("ggml_backend_reg_dev_get", server, i) for i in range(count)]
+    for device in devices:
+        ggml.call("ggml_backend_dev_init", device, None)
+    return devices
 
 
 def _reach(server: str, insecure: bool) -> str:
@@ -143,7 +156,9 @@ def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt:
     """
     sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    server = Thread(target=library.serve_rpc, args=(f"{host}:{port}", threads, devices), daemon=True)
+    handles = (ctypes.c_void_p * len(devices))(*map(library.device_handle, devices))
+    arguments = "ggml_backend_rpc_start_server", f"{host}:{port}".encode(), None, threads, len(devices), handles
+    server = Thread(target=ggml.call, args=arguments, daemon=True)  # returns only if the address can't be used
     server.start()
     while server.is_alive() and not interrupt.is_set():
         server.join(interrupt.POLL_S)
