@@ -187,8 +187,8 @@ def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
         raise cannot_write(path, error) from None
 
 
-def cannot_write(path: Path, error: OSError) -> SpecdecError:
-    return SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or check the folder.")
+def cannot_write(path: Path, error: OSError, verb: str = "write") -> SpecdecError:
+    return SpecdecError(f"cannot {verb} {path}: {error.strerror}", "Free some space, or check the folder.")
 
 
 @contextmanager
@@ -200,10 +200,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
+    with replacement(path) as new, new.open("xb") as file:
+        yield file
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """An unused path whose file replaces `path` when the block ends, and is removed if the block fails. Raises
+    OSError.
+    """
     new = beside(path)
     try:
-        with new.open("xb") as file:
-            yield file
+        yield new
         put(new, path)
     finally:
         with suppress(OSError):
@@ -253,5 +261,4 @@ def require_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try_out(folder / "any")
     except OSError as error:
-        what = f"cannot write to {folder}: {error.strerror}"
-        raise SpecdecError(what, "Free some space, or check the folder.") from None
+        raise cannot_write(folder, error, "write to") from None

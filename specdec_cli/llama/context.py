@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import takewhile
 from operator import eq
 from pathlib import Path
@@ -18,7 +17,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.kv_cache import KVCache
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import Passes, Piece
-from specdec_cli.user_files import beside, cannot_write, checksum, put, require_file, try_out
+from specdec_cli.user_files import cannot_write, checksum, replacement, require_file, try_out
 
 _FIRST_PIECE = 32
 """Tokens of a long text that are read first, to estimate how long the rest will take."""
@@ -37,36 +36,24 @@ class Context(DraftModel, Protocol):
     def close(self) -> None: ...
 
 
-class SharedCache(Protocol):
-    """A KV cache that several texts share."""
-
-    n_ctx: int
-    """Tokens per text."""
-
-    @property
-    def texts(self) -> Sequence[LlamaContext]: ...
-
-    def read(self, piece: Piece) -> Logits:
-        """Run a pass over a piece of one text."""
-
-
 class LlamaContext:
-    """A text in a KV cache, with the passes that fill it. sequence: the text's, if the cache is `shared`.
+    """A text in a KV cache, with the passes that fill it. texts: all that share the cache, if they do. sequence: this
+    text's among them.
 
     Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
     """
 
-    def __init__(self, passes: Passes, sequence: int = 0, shared: SharedCache | None = None) -> None:
-        self.passes, self._sequence, self._shared = passes, sequence, shared
+    def __init__(self, passes: Passes, sequence: int = 0, texts: Sequence[LlamaContext] | None = None) -> None:
+        self.passes, self._sequence, self._texts = passes, sequence, texts
         self.cache = KVCache(passes, sequence)
-        self.read: Callable[[Piece], Logits] = shared.read if shared else passes.read
+        self.read: Callable[[Piece], Logits] = passes.read
         """Runs a pass over a piece of the text."""
         self.hidden: HiddenRows | None = None
         """The hidden rows of the tokens, if heads draft with them."""
-        self.n_ctx, self.n_vocab = shared.n_ctx if shared else passes.n_ctx, passes.n_vocab
+        self.n_ctx, self.n_vocab = passes.n_ctx, passes.n_vocab
         self.max_rows, self._most_read, self.rewinds = passes.max_rows, passes.most_read, passes.rewinds
         self.max_branches = passes.branches if passes.rewinds else 0
-        self.shifts = passes.rewinds and not shared and self.cache.can_move
+        self.shifts = passes.rewinds and texts is None and self.cache.can_move
         """Whether `forget` is possible: cells that several texts share can't move for one of them."""
         self.thread_log = [(0, self.threads)]
         """The threads that the text began with, then each change: the tokens in the cache before the last pass with the
@@ -112,8 +99,8 @@ class LlamaContext:
             kept = min(self.common(text), limit)
             if kept < self.length and not self.rewinds:
                 kept = 0
-            if self._shared and self.rewinds:
-                best = max(self._shared.texts, key=lambda other: other.common(text))
+            if self._texts and self.rewinds:
+                best = max(self._texts, key=lambda other: other.common(text))
                 if (more := min(best.common(text), limit)) > kept:
                     self.rewind(0)
                     self.cache.copy(best.cache, more)
@@ -169,7 +156,7 @@ class LlamaContext:
         total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
         report(0, total)
         most = self._most_read
-        first = most if self._shared else min(_FIRST_PIECE, most)
+        first = most if self._texts else min(_FIRST_PIECE, most)
         while total - done > (piece := most if done else first):
             self.decode(tokens[done : done + piece])
             done += piece
@@ -262,17 +249,11 @@ class LlamaContext:
             path.parent.mkdir(parents=True, exist_ok=True)
             require_file(path)
             try_out(path)
-            new = beside(path)
-            try:
+            with replacement(path) as new:
                 size = self.cache.save(new, self.tokens)
                 if not size or size != new.stat().st_size:  # llama.cpp doesn't notice if the disk is full at the end
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                found = checksum(new)
-                put(new, path)
-                return found
-            finally:
-                with suppress(OSError):
-                    new.unlink(missing_ok=True)
+                return checksum(new)
         except OSError as error:
             raise cannot_write(path, error) from None
 
@@ -293,5 +274,5 @@ class LlamaContext:
 
     def close(self) -> None:
         """Free the cache, unless it is shared."""
-        if not self._shared:
+        if self._texts is None:
             self.passes.close()

@@ -35,7 +35,11 @@ class SharedContext:
         # A pass has room for this many tokens of prompts, whatever the other texts need.
         self.passes.most_read = self.most_read = min(N_BATCH - count * max_rows, self.passes.most_read)
         self._interrupts = interrupts
-        self.texts = [LlamaContext(self.passes, i, shared=self) for i in range(count)]
+        self.texts: list[LlamaContext] = []
+        for sequence in range(count):
+            text = LlamaContext(self.passes, sequence, self.texts)
+            text.n_ctx, text.read = n_ctx, self.read
+            self.texts.append(text)
         self.ask: Callable[[SharedContext, Piece], Logits] = lambda shared, piece: shared.read_together([piece])[0]
         """A text calls this to have a piece read; by default, it is read at once."""
 
