@@ -128,93 +128,80 @@ class MedusaContext:
         self._graph.close()
 
 
-def _graph(heads: Sequence[Sequence[Weight]], device: str, threads: int) -> GgmlGraph:
-    """A graph that computes all heads at once."""
-    tensors = 1 + 8 * len(heads)
-    graph = GgmlGraph(device, tensors, threads)
+def _graph(heads: Sequence[Sequence[Weight]], device: str, threads: int) -> _Graph:
+    """The heads' graph on a device; on the CPU, if the device lacks a kernel or memory."""
     try:
-        row = graph.input(heads[0][0][1][0])
-        results = []
-        for weights in heads:
-            block, bias, output = (graph.weight(*weight) for weight in weights)
-            inner = graph.apply("silu", graph.apply("add", graph.apply("mul_mat", block, row), bias))
-            results.append(graph.apply("mul_mat", output, graph.apply("add", row, inner)))
-        graph.finish(results, heads[0][2][1][1])
+        return _Graph(heads, device, threads)
     except SpecdecError:
-        graph.close()
-        if device:  # the device lacks a kernel or memory
-            return _graph(heads, "", threads)
-        raise
-    return graph
+        if not device:
+            raise
+        return _Graph(heads, "", threads)
 
 
-class GgmlGraph:
-    """A graph of ggml tensors: build it with `input`, `weight`, `apply` and `finish`, then `compute` it often.
+class _Graph:
+    """A ggml graph that computes all heads at once: for a row h of the target, head k gives output_k @ (h +
+    silu(block_k @ h + bias_k)).
 
-    device: a GPU's name; empty: the CPU. most: the most tensors. Raises SpecdecError if it can't be computed.
+    device: a GPU's name; empty: the CPU. Raises SpecdecError if it can't be computed there.
     """
 
-    def __init__(self, device: str, most: int, threads: int) -> None:
+    def __init__(self, heads: Sequence[Sequence[Weight]], device: str, threads: int) -> None:
         library.start()
-        self._device = library.device_handle(device) if device else call("ggml_backend_dev_by_type", 0)
-        self._on_cpu = self._device == call("ggml_backend_dev_by_type", 0)
-        size = most * call("ggml_tensor_overhead") + call("ggml_graph_overhead")
+        cpu = call("ggml_backend_dev_by_type", 0)
+        self._device = library.device_handle(device) if device else cpu
+        self._on_cpu = self._device == cpu
+        n_tensors = 1 + 8 * len(heads)
+        size = n_tensors * call("ggml_tensor_overhead") + call("ggml_graph_overhead")
         self._context = call("ggml_init", InitParams(size, None, True))
-        self._graph = call("ggml_new_graph", self._context)
         self._backend = call("ggml_backend_dev_init", self._device, None)
         self._buffer = 0
-        self._values: list[tuple[int, NDArray[np.uint8]]] = []
-        self._input = self._width = 0
-        self.set_threads(threads)
+        try:
+            self.set_threads(threads)
+            self._build(heads)
+        except SpecdecError:
+            self.close()
+            raise
+
+    def _build(self, heads: Sequence[Sequence[Weight]]) -> None:
+        context = self._context
+        weights: list[tuple[int, NDArray[np.uint8]]] = []
+        self._graph = call("ggml_new_graph", context)
+        self._input = call("ggml_new_tensor_1d", context, _F32, heads[0][0][1][0])
+        self._outputs: list[int] = []
+        for head in heads:
+            tensors = [call(f"ggml_new_tensor_{len(shape)}d", context, kind, *shape) for kind, shape, _ in head]
+            weights += zip(tensors, (data for _, _, data in head), strict=True)
+            block, bias, output = tensors
+            inner = call("ggml_add", context, call("ggml_mul_mat", context, block, self._input), bias)
+            row = call("ggml_add", context, self._input, call("ggml_silu", context, inner))
+            self._outputs.append(call("ggml_mul_mat", context, output, row))
+            call("ggml_build_forward_expand", self._graph, self._outputs[-1])
+        self._rows = np.empty((len(heads), heads[0][2][1][1]), np.float32)
+        nodes = [call("ggml_graph_node", self._graph, i) for i in range(call("ggml_graph_n_nodes", self._graph))]
+        if not all(call("ggml_backend_dev_supports_op", self._device, node) for node in nodes):
+            raise SpecdecError("this device cannot compute with these heads", "Use heads in another format.")
+        self._buffer = call("ggml_backend_alloc_ctx_tensors", context, self._backend)
+        if not self._buffer:
+            raise SpecdecError("there is not enough memory for these heads", "Use smaller ones, or another drafter.")
+        for tensor, data in weights:
+            if call("ggml_nbytes", tensor) != data.nbytes:
+                raise SpecdecError("the heads' weights have the wrong size", "Download the file again.")
+            call("ggml_backend_tensor_set", tensor, data.ctypes.data, 0, data.nbytes)
 
     def set_threads(self, threads: int) -> None:
         """Set the CPU threads; a GPU uses none."""
         if self._on_cpu:
             computing.use_threads_of_graph(self._backend, threads)
 
-    def input(self, width: int) -> int:
-        """The row that each computation gets."""
-        self._width = width
-        self._input = call("ggml_new_tensor_1d", self._context, _F32, width)
-        return int(self._input)
-
-    def weight(self, kind: int, shape: Sequence[int], data: NDArray[np.uint8]) -> int:
-        """A vector or a matrix. kind: ggml's number of its type. data: its bytes, which are copied by `finish`."""
-        tensor = call(f"ggml_new_tensor_{len(shape)}d", self._context, kind, *shape)
-        self._values.append((tensor, data))
-        return int(tensor)
-
-    def apply(self, operation: str, *tensors: int) -> int:
-        """The result of mul_mat, add or silu."""
-        return int(call(f"ggml_{operation}", self._context, *tensors))
-
-    def finish(self, results: Sequence[int], length: int) -> None:
-        """Allocate and fill the tensors. results: the tensors that `compute` returns. length: values in each."""
-        for tensor in results:
-            call("ggml_build_forward_expand", self._graph, tensor)
-        self._results = list(results)
-        self._rows = np.empty((len(results), length), np.float32)
-        nodes = [call("ggml_graph_node", self._graph, i) for i in range(call("ggml_graph_n_nodes", self._graph))]
-        if not all(call("ggml_backend_dev_supports_op", self._device, node) for node in nodes):
-            raise SpecdecError("this device cannot compute with these heads", "Use heads in another format.")
-        self._buffer = call("ggml_backend_alloc_ctx_tensors", self._context, self._backend)
-        if not self._buffer:
-            raise SpecdecError("there is not enough memory for these heads", "Use smaller ones, or another drafter.")
-        for tensor, data in self._values:
-            if call("ggml_nbytes", tensor) != data.nbytes:
-                raise SpecdecError("the heads' weights have the wrong size", "Download the file again.")
-            call("ggml_backend_tensor_set", tensor, data.ctypes.data, 0, data.nbytes)
-        self._values.clear()
-
     def compute(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(results, length); valid until the next call."""
+        """(heads, words); valid until the next call."""
         row = np.ascontiguousarray(row, np.float32)
-        call("ggml_backend_tensor_set", self._input, row.ctypes.data, 0, 4 * self._width)
+        call("ggml_backend_tensor_set", self._input, row.ctypes.data, 0, row.nbytes)
         with computing.turn(offloaded=not self._on_cpu):
             code = computing.call(call, "ggml_backend_graph_compute", self._backend, self._graph)
         if code:
             raise SpecdecError(f"ggml failed to compute the heads: code {code}", "Use another drafter.")
-        for tensor, goal in zip(self._results, self._rows, strict=True):
+        for tensor, goal in zip(self._outputs, self._rows, strict=True):
             call("ggml_backend_tensor_get", tensor, goal.ctypes.data, 0, goal.nbytes)
         return self._rows
 
