@@ -81,48 +81,39 @@ def drops_tile_config(cxx: str, *flags: str) -> bool:
         source, code, program = folder / "pattern.cpp", folder / "pattern.s", folder / "pattern"
         source.write_text(_PATTERN)
         options = ["-O3", "-DNDEBUG", "-mamx-tile", "-mamx-int8", *flags]
-        if not _output(cxx, *options, "-S", str(source), "-o", str(code)) or not code.exists():
+        if _output(cxx, *options, "-S", str(source), "-o", str(code)) is None or not code.exists():
             return False  # the compiler doesn't support AMX
         text = code.read_text()
         code.write_text(_INSTRUCTION.sub(_CALL, text))
-        if not _output(cxx, str(code), "-o", str(program)) or not program.exists():
+        if _output(cxx, str(code), "-o", str(program)) is None or not program.exists():
             return False
-        found = _output(str(program)).stdout.split()
-        return list(map(int, found)) != _EXPECTED
+        return list(map(int, (_output(str(program)) or "").split())) != _EXPECTED
 
 
-class _Output:
-    def __init__(self, done: subprocess.CompletedProcess[str] | None) -> None:
-        self.stdout = done.stdout if done else ""
-        self._worked = done is not None and done.returncode == 0
-
-    def __bool__(self) -> bool:
-        return self._worked
-
-
-def _output(*command: str) -> _Output:
+def _output(*command: str) -> str | None:
+    """What a command prints; None if it fails."""
     try:
-        return _Output(subprocess.run(command, capture_output=True, text=True, timeout=60, check=False))
-    except (OSError, subprocess.TimeoutExpired):
-        return _Output(None)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def accelerator() -> str:
     """What to build for. CUDA needs a GPU that responds and its compiler; the compiler alone isn't enough."""
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         return "metal"
-    has_cuda = shutil.which("nvcc") and "GPU" in _output("nvidia-smi", "-L").stdout
+    has_cuda = shutil.which("nvcc") and "GPU" in (_output("nvidia-smi", "-L") or "")
     return "cuda" if has_cuda else "cpu"
 
 
 def flags(accel: str, attempt: int = 0) -> list[str]:
     """The arguments for CMake; the user's own CMAKE_ARGS come last and win. attempt: which of `ATTEMPTS`."""
     chosen, cxx_flags, cxx = [*_FLAGS, ACCELERATORS[accel]], [], compiler()
-    if cxx and drops_tile_config(cxx):
+    if drops_tile_config(cxx):
         cxx_flags += ["-include", str(_HEADER)]
     if attempt:
         chosen.append("-DGGML_CPU_REPACK=OFF")
-        if cxx and _output(cxx, "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull):
+        if _output(cxx, "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull) is not None:
             cxx_flags += ["-mno-amx-tile", "-mno-amx-int8"]
     if attempt > 1:
         chosen += ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=OFF" for name in _INSTRUCTION_SETS)]
@@ -147,7 +138,7 @@ def processor() -> str:
 def key(accel: str) -> str:
     """Identifies builds for this processor, by this compiler, with these flags."""
     cxx = compiler()
-    version = _output(cxx, "--version").stdout if cxx else ""
+    version = _output(cxx, "--version") or ""
     parts = "\n".join((processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()))
     return f"{accel}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 
@@ -160,9 +151,9 @@ def command() -> str:
 def install(accel: str, pip_arguments: Sequence[str]) -> int:
     """Install with pip and try the build; build a simpler one if it doesn't work. Returns an exit code."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    if not _output(*pip, "--version"):  # uv creates environments without pip
+    if _output(*pip, "--version") is None:  # uv creates environments without pip
         subprocess.run([sys.executable, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=False)
-    cache, name = _output(*pip, "cache", "dir").stdout.strip(), key(accel)
+    cache, name = (_output(*pip, "cache", "dir") or "").strip(), key(accel)
     print(f"Building llama.cpp for {accel}. It takes a few minutes, unless it's in the cache.", flush=True)
     own = pip_arguments or ["--force-reinstall", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python"]
     fault = ""
