@@ -108,9 +108,10 @@ def test_the_users_own_settings_do_not_change_the_race():
 
 @pytest.mark.slow
 def test_a_damaged_pair_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(racing, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(racing, "bundled_dir", lambda: tmp_path)
+    (tmp_path / "demo").mkdir()
     for content in (None, b"GGUF", Path(TARGET).read_bytes()[:-1000]):
         if content is not None:
-            (tmp_path / "target.gguf").write_bytes(content)
+            (tmp_path / "demo" / "target.gguf").write_bytes(content)
         done = call("demo")
         assert done.exit_code and "Traceback" not in done.stderr and done.stderr.count("\n") == 2
