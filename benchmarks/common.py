@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.session import Session
-from specdec_cli.llama import host, library
+from specdec_cli.llama import library
 from specdec_cli.settings.config import Settings
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
@@ -56,41 +54,13 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def row(*cells: object) -> str:
-    """A row of a Markdown table; floats are speeds."""
-    return "| " + " | ".join(f"{cell:,.0f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
-
-
-def head(*cells: str) -> str:
-    """The first two lines of a Markdown table."""
-    return row(*cells) + "\n" + "|---" * len(cells) + "|"
-
-
-def progress(text: str) -> None:
-    """Print a line to stderr, so that stdout has only the tables."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def forward_s(session: Session) -> tuple[float, ...]:
-    """Seconds spent in forward passes so far, of the target and of the draft model."""
-    return tuple(context.passes.decode_s for context in session.models.contexts)
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean."""
-    return math.exp(statistics.fmean(math.log(value) for value in values))
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; all columns but the first are aligned right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def machine() -> str:
     """One line about the machine and the versions."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        name = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), name
-        )
-    versions = library.versions()
-    return (
-        f"{name}, {host.physical_cores()} cores, Python {platform.python_version()}, "
-        f"llama-cpp-python {versions['llama-cpp-python']}"
-    )
+    bindings = library.versions()["llama-cpp-python"]
+    return f"{library.machine()}, Python {platform.python_version()}, llama-cpp-python {bindings}"

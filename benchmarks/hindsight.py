@@ -13,15 +13,14 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength
-from specdec_cli.measure.simulate import FREE, MOST, Answer, Run, Tally, Text, alone, replay
+from specdec_cli.measure.simulate import FREE, LEAST_CONFIDENCE, MOST, Answer, Run, Tally, Text, alone, replay
 
-MIN_P = (0.0, 0.5, 0.75, 0.9)
 Static = tuple[int, float]
 """A setting that doesn't adapt: draft tokens (0: the target alone) and the least confidence to continue a draft."""
 
 
 def _settings() -> dict[Static, FixedLength]:
-    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in MIN_P}
+    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in LEAST_CONFIDENCE}
 
 
 def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
@@ -29,7 +28,9 @@ def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
     return {(0, 0.0): alone(answers)} | {key: replay(policy, answers, FREE) for key, policy in _settings().items()}
 
 
-def best(tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = MIN_P) -> tuple[Static, float]:
+def best(
+    tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = LEAST_CONFIDENCE
+) -> tuple[Static, float]:
     """The fastest static setting on a machine and its tokens per second. least: the least confidences to consider."""
     setting = max((key for key in tallies if key[1] in least), key=lambda key: tallies[key].tokens_per_s(costs))
     return setting, tallies[setting].tokens_per_s(costs)

@@ -16,13 +16,14 @@ created anew for each answer, with the same curves; a search for a draft costs L
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from statistics import geometric_mean
 
 from chained import chained
-from common import DEMO, geometric_mean, open_demo
+from common import DEMO, open_demo
 from hindsight import Static, best, clairvoyant, known, known_statics, statics
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -46,38 +47,24 @@ TEMPERATURE = 0.8
 
 
 def record_all() -> None:
-    """Record the bundled pair on the suite, at both temperatures."""
+    """Record the bundled pair on the suite: sampled by both rules, and greedy."""
+    about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
     greedy: list[Answer] = []
-    sampled: list[Answer] = []
-    with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as engine:
-        cold = replace(engine.settings, temperature=0.0, max_tokens=GREEDY_TOKENS)
-        for prompt in suites.load("python"):
-            start = engine.tokenize(prompt.text, raw=True)
-            for seed in SEEDS:
-                answer, tokens = record(engine, start, engine.settings, seed, prompt.category)
+    for rule in ("coupled", "rejection"):
+        sampled: list[Answer] = []
+        with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept=rule) as session:
+            cold = replace(session.settings, temperature=0.0, max_tokens=GREEDY_TOKENS)
+            for prompt, seed in product(suites.load("python"), SEEDS):
+                start = session.tokenize(prompt.text, raw=True)
+                answer, tokens = record(session, start, session.settings, seed, prompt.category)
                 sampled.append(answer)
-                for cut in CUTS if seed == SEEDS[0] else CUTS[1:]:
-                    answer, _ = record(engine, start + tokens[:cut], cold, seed, prompt.category)
-                    greedy.append(answer)
-            print(prompt.id, file=sys.stderr)
-    about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
+                for cut in CUTS[seed != SEEDS[0] :] if rule == "rejection" else ():
+                    greedy.append(record(session, start + tokens[:cut], cold, seed, prompt.category)[0])
+        sampling = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, {rule}"
+        recording = Recording(False, tuple(sampled), {**about, "sampling": sampling})
+        recordings.write(RECORDINGS / f"{rule}.json.gz", recording)
     long_enough = [answer for answer in greedy if len(answer.stands) >= 16]
-    recordings.write(RECORDINGS / "greedy.json.gz", recordings.Recording(True, tuple(long_enough), about))
-    about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, rejection"
-    recordings.write(RECORDINGS / "rejection.json.gz", recordings.Recording(False, tuple(sampled), about))
-    record_coupled()
-
-
-def record_coupled() -> None:
-    """Record the sampled part again, with `coupled`."""
-    answers = []
-    with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as engine:
-        for prompt in suites.load("python"):
-            start = engine.tokenize(prompt.text, raw=True)
-            answers += [record(engine, start, engine.settings, seed, prompt.category)[0] for seed in SEEDS]
-    about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
-    about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, coupled"
-    recordings.write(RECORDINGS / "coupled.json.gz", recordings.Recording(False, tuple(answers), about))
+    recordings.write(RECORDINGS / "greedy.json.gz", Recording(True, tuple(long_enough), about))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
@@ -30,7 +30,7 @@ from cells import MODELS, SUITES, Cell, Model, cells, methods_of, size_of
 from load import LoadCell, load_cells, measure_load
 from measure import measure_cell
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tools import N_CTX, Peers, forget_peak, free_port, task_of
 
 from specdec_cli import SpeculativeConfig, load
@@ -49,9 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing new after this time")
     parser.add_argument("--greedy", action="store_true", help="only temperature 0")
     parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name contains this")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE.json", help="by default, this machine's in benchmarks/results"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="by default, a file in benchmarks/results")
     parser.add_argument("--again", action="store_true", help="measure what another commit has measured, too")
     parser.add_argument("--target", help="your own model instead of those of the page")
     parser.add_argument("--draft", help="its draft model")
@@ -94,19 +92,15 @@ def found_models(options: argparse.Namespace) -> list[Model]:
     folder = Path(os.environ.get("SPECDEC_REAL_MODELS") or _CACHE / "specdec-real-models")
     if not os.environ.get("SPECDEC_REAL_MODELS") and os.access(FETCH, os.X_OK):
         subprocess.run([FETCH, folder], check=False, env={**os.environ, "PYTHON": sys.executable})
-    here = [_in_folder(model, folder) for model in MODELS]
-    for model in here:
-        for file in _missing(model):
-            print(f"{model.name}: not measured, because {file.name} isn't in {folder}.", file=sys.stderr)
-    return [model for model in here if not _missing(model)]
-
-
-def _missing(model: Model) -> list[Path]:
-    return [path for path in map(Path, filter(None, (model.target, model.draft))) if not path.is_file()]
-
-
-def _in_folder(model: Model, folder: Path) -> Model:
-    return replace(model, target=str(folder / model.target), draft=model.draft and str(folder / model.draft))
+    here = []
+    for model in MODELS:
+        files = [folder / name for name in (model.target, model.draft) if name]
+        if missing := [file.name for file in files if not file.is_file()]:
+            print(f"{model.name}: not measured, because {missing[0]} isn't in {folder}.", file=sys.stderr)
+        else:
+            draft = str(files[1]) if model.draft else None
+            here.append(replace(model, target=str(files[0]), draft=draft))
+    return here
 
 
 class Run:
@@ -120,12 +114,8 @@ class Run:
         self.found = results.load(self.path) if self.path.exists() else results.Results(machine)
         self.found.machine = machine
         self.tools = peers_folder(options.peers)
-        cell, done = TextColumn("{task.fields[cell]}", markup=False), TextColumn("{task.fields[done]}", markup=False)
-        self.bar = Progress(
-            *(done, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), cell),
-            console=(console := Console(stderr=True)),
-        )
-        self.lines = None if console.is_terminal else console
+        columns = MofNCompleteColumn(), TextColumn("cells"), BarColumn(), TimeRemainingColumn(), TextColumn("left")
+        self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
 
     def is_missing(self, cell: Cell | LoadCell) -> bool:
         """Whether a cell isn't measured yet, or only quickly, or by another commit and anew is asked for."""
@@ -147,43 +137,30 @@ class Run:
         files = {Path(model.target).name: Path(model.target) for model in self.models}
         loads = [cell for cell in load_cells(quick) if cell.model in files and only in f"load | {cell.key}"]
         loads = [cell for cell in loads if self.is_missing(cell)]
-        size = {cell.key: 20 + Path(cell.model.target).stat().st_size / 2**20 for cell in answers}
-        size |= {f"load | {cell.key}": 100 + files[cell.model].stat().st_size / 2**20 for cell in loads}
         with self.bar:
-            task = self.bar.add_task("", total=sum(size.values()), cell="", done=f"0 of {len(size)} cells")
-            number, before = 0, 0.0
-
-            def begins(key: str) -> Callable[[float], None] | None:
-                """What a cell reports its share to; None if the time is over."""
-                nonlocal number, before
-                if monotonic() - self.begun > 60 * self.options.minutes:
-                    return None
-                start, before = before, before + size[key]
-                self.bar.update(task, completed=start, cell=key, done=f"{number} of {len(size)} cells")
-                number += 1
-                if self.lines:
-                    self.lines.print(f"{number} of {len(size)}: {key}", highlight=False, markup=False)
-                return lambda share: self.bar.update(task, completed=start + share * size[key])
-
+            task = self.bar.add_task("", total=len(answers) + len(loads))
             for model, group in groupby(answers, key=lambda cell: cell.model):
-                if not self._measure(model, [*group], begins):
+                if not self._measure(model, [*group], task):
                     return False
             for cell in loads:
-                if (advance := begins(f"load | {cell.key}")) is None:
+                if not self._has_time(f"load | {cell.key}"):
                     return False
-                self.found.load[cell.key] = measure_load(
-                    cell, files[cell.model], self.tools, self.options.threads, advance
-                )
+                self.found.load[cell.key] = measure_load(cell, files[cell.model], self.tools, self.options.threads)
                 results.save(self.path, self.found)
-            self.bar.update(task, completed=before, cell="", done=f"{number} of {len(size)} cells")
+                self.bar.advance(task)
         if not self.found.http and not quick and not only:
             self.found.http = http_layer.rates(free_port())
             results.save(self.path, self.found)
         return True
 
-    def _measure(
-        self, model: Model, group: Sequence[Cell], begins: Callable[[str], Callable[[float], None] | None]
-    ) -> bool:
+    def _has_time(self, key: str) -> bool:
+        """Whether there is time for a cell; if so, print its name."""
+        if monotonic() - self.begun > 60 * self.options.minutes:
+            return False
+        self.bar.console.print(key, highlight=False, markup=False)
+        return True
+
+    def _measure(self, model: Model, group: Sequence[Cell], task: TaskID) -> bool:
         """Measure some cells of a model. Returns whether there was time for all of them."""
         options = self.options
         methods = [
@@ -193,7 +170,6 @@ class Run:
         ]
         peers = Peers(self.tools, model.target, model.draft, options.threads, options.peer_flags)
         forget_peak()
-        layers = {"gpu_layers": options.gpu_layers, "gpu_layers_draft": options.gpu_layers}
         with (
             load(
                 target=model.target,
@@ -201,20 +177,22 @@ class Run:
                 ctx=N_CTX,
                 threads=options.threads,
                 speculative=SpeculativeConfig(drafter=model.default),
-                **(layers if options.gpu_layers else {}),
+                gpu_layers=options.gpu_layers,
+                gpu_layers_draft=options.gpu_layers,
             ) as engine,
             closing(peers),
         ):
             for cell in group:
-                if (advance := begins(cell.key)) is None:
+                if not self._has_time(cell.key):
                     return False
                 size = size_of(cell, options.quick)
                 prompts = suites.select(suites.load(cell.suite), limit=size.prompts)
                 with closing(engine.session()) as session:
                     tasks = [task_of(session, prompt.id, prompt.text, model.raw) for prompt in prompts]
-                    if figures := measure_cell(cell, methods, tasks, size, session, peers, advance):
+                    if figures := measure_cell(cell, methods, tasks, size, session, peers):
                         self.found.cells[cell.key] = figures
                 results.save(self.path, self.found)
+                self.bar.advance(task)
         return True
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -27,8 +27,7 @@ _SCHEMA = {
     "required": ["words"],
     "additionalProperties": False,
 }
-_SHORT, _LONG = "short", "long"
-_SUITES = {_SHORT: "chat", _LONG: "summarisation"}
+_SUITES = {"short": "chat", "long": "summarisation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class LoadCell:
 
     model: str
     clients: int
-    prompts: str = _SHORT
+    prompts: str = "short"
     constrained: bool = False
     requests: int = 16
     rounds: int = 5
@@ -51,7 +50,7 @@ class LoadCell:
 def load_cells(quick: bool) -> list[LoadCell]:
     if quick:
         return [LoadCell(SMOL, clients, requests=8, rounds=3, tokens=32) for clients in (1, 4)]
-    small = [LoadCell(SMOL, clients, prompts) for clients in (1, 2, 4, 8) for prompts in (_SHORT, _LONG)]
+    small = [LoadCell(SMOL, clients, prompts) for clients in (1, 2, 4, 8) for prompts in _SUITES]
     small += [LoadCell(SMOL, clients, constrained=True) for clients in (1, 8)]
     return [*small, *(LoadCell(QWEN, clients, requests=8, rounds=3) for clients in (1, 2, 4, 8))]
 
@@ -66,9 +65,7 @@ class Loaded:
     first_s: list[float] = field(default_factory=list)
 
 
-def measure_load(
-    cell: LoadCell, target: Path, folder: Path, threads: int, advance: Callable[[float], None]
-) -> LoadFigures:
+def measure_load(cell: LoadCell, target: Path, folder: Path, threads: int) -> LoadFigures:
     """All servers stay loaded and take turns, round by round. folder: with llama-server."""
     texts = _prompts(cell)
     with ExitStack() as stack:
@@ -83,7 +80,6 @@ def measure_load(
                 if number:
                     loaded.speeds.append(speed)
                     loaded.first_s += first_s
-            advance(number / cell.rounds)
     base = next(each for each in servers if each.name == OURS_ALONE)
     found = {
         each.name: (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -68,15 +68,14 @@ def measure_cell(
     size: Size,
     session: Session,
     peers: Peers,
-    advance: Callable[[float], None],
 ) -> CellFigures | None:
-    """A cell's figures. advance: told the share that is done. None if all answers are too short for a speed."""
+    """A cell's figures; None if all answers are too short for a speed."""
     sampling = SamplingParams(temperature=cell.temperature, max_tokens=size.tokens, seed=1)
     _warm_up(methods, tasks[0], sampling, session)
     best, attempts = None, 0
     for attempt in range(1, ATTEMPTS + 1):
         trials, attempts, begun = Trials(methods), attempt, -1
-        for at, (method, task, number) in enumerate(order := [*_in_turn(methods, tasks, size.rounds)], 1):
+        for method, task, number in _in_turn(methods, tasks, size.rounds):
             if number != begun:
                 peers.forget()
                 begun = number
@@ -86,7 +85,6 @@ def measure_cell(
             else:
                 answer = peers.answer(method, task, sampling, fresh)
             trials.answers[method.name, task.id, number] = answer
-            advance((attempt - 1 + at / len(order)) / ATTEMPTS)
         best = trials if best is None or trials.noise < best.noise else best
         if trials.noise <= MOST_NOISE:
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import hindsight
 import results
 from cells import AGAIN, ALONE, DEFAULT, MODELS, SUITES
+from common import markdown
 from measure import MOST_NOISE
 from results import ROOT, CellFigures, Figures, Ratio, Results
 
@@ -58,12 +59,6 @@ _WORK = {
 }
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; all columns but the first are aligned right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
 def marked(cell: CellFigures, text: str) -> str:
     """A figure with its marks: the machine was noisy, or only a quick measurement was made."""
     marks = ("\\*" if cell.noise > MOST_NOISE else "") + ("†" if cell.quick else "")
@@ -98,7 +93,7 @@ def speeds(found: Results) -> Iterator[str]:
             if any(row):
                 rows.append([_WORK[suite], *(_speed(cell) for cell in row)])
         title = "Greedy" if temperature == 0 else f"At temperature {temperature:g}, with a seed"
-        yield f"{title}, {of_machine(found)}:\n\n{table(['work', *models], rows)}"
+        yield f"{title}, {of_machine(found)}:\n\n{markdown(['work', *models], rows)}"
 
 
 def _speed(cell: CellFigures | None) -> str:
@@ -122,7 +117,7 @@ def methods(found: Results) -> Iterator[str]:
         rows = [_method(name, [cell.methods[name] for cell in cells]) for name in sorted(shared)]
         rows.sort(key=lambda row: -row[0])
         suites = ", ".join(suite for suite in _SUITES if suite in {cell.suite for cell in cells})
-        yield f"{model} ({suites}):\n\n" + table(
+        yield f"{model} ({suites}):\n\n" + markdown(
             ["method", "speed", "tokens per step", "accepted", "memory"], ([*row[1:]] for row in rows)
         )
 
@@ -145,7 +140,7 @@ def peers(found: Results) -> Iterator[str]:
             name = name.removeprefix("llama-server, ")
             rows.append([cell.model, cell.suite, f"{cell.temperature:g}", name, marked(cell, str(figures.default))])
     if rows:
-        yield table(["model", "suite", "temperature", "best setting", "specdec's speed / its"], rows)
+        yield markdown(["model", "suite", "temperature", "best setting", "specdec's speed / its"], rows)
 
 
 def best_peer(cell: CellFigures) -> tuple[str, Figures] | None:
@@ -170,7 +165,7 @@ def exactness(found: Results) -> Iterator[str]:
     ]
     if rows:
         head = ["tool", "temperature", "the target's own", "rounding, proved", "differ, no proof", "wrong"]
-        yield table(head, rows)
+        yield markdown(head, rows)
 
 
 def lost(found: Results) -> Iterator[str]:
@@ -187,7 +182,7 @@ def lost(found: Results) -> Iterator[str]:
             best_text = ALONE if most == 1.0 else f"{best}, {most:.2f}x"
             rows.append([cell.model, cell.suite, f"{cell.temperature:g}", marked(cell, str(speed)), best_text])
     if rows:
-        yield table(["model", "suite", "temperature", "default", "best of specdec's methods"], rows)
+        yield markdown(["model", "suite", "temperature", "default", "best of specdec's methods"], rows)
     else:
         yield "None."
 
@@ -205,13 +200,13 @@ def under_load(found: Results) -> Iterator[str]:
             speed, first_ms, _ = cell.servers.get(name, (0.0, 0.0, None))
             row.append(f"{speed:,.0f}, {first_ms:,.0f} ms" if speed else "")
         rows.append(row)
-    yield table(["model", "clients", "prompts", *names], rows)
+    yield markdown(["model", "clients", "prompts", *names], rows)
 
 
 def http(found: Results) -> Iterator[str]:
     """The server's HTTP layer, without a model."""
     if found.http:
-        yield table(["requests", "per second"], ([kind, f"{rate:,.0f}"] for kind, rate in found.http.items()))
+        yield markdown(["requests", "per second"], ([kind, f"{rate:,.0f}"] for kind, rate in found.http.items()))
 
 
 def readme_rows(everything: Mapping[str, Results]) -> str:
@@ -223,7 +218,7 @@ def readme_rows(everything: Mapping[str, Results]) -> str:
                 cell = found.cells.get(f"{model.name} | {suite} | 0")
                 if cell and not cell.quick and not model.raw and (figures := cell.methods.get(DEFAULT)):
                     rows.append([model.name, _WORK[suite], found.machine.title, marked(cell, shown(figures.speed))])
-    return table(["model", "work", "machine", "speed"], rows)
+    return markdown(["model", "work", "machine", "speed"], rows)
 
 
 def chart(found: Results) -> str:
@@ -275,7 +270,7 @@ def in_hindsight(_: Mapping[str, Results]) -> str:
             parts = (found.best, found.wrong, found.wasted, found.trials, found.short)
             rows.append([title, name, f"{found.speed:.2f}x", *(f"{part:.0%}" for part in parts)])
     head = ["answers", "machine", "speed", "needed", "draft model errs", "wasted", "trials", "too short"]
-    return table(head, rows)
+    return markdown(head, rows)
 
 
 def _texts(folder: Path) -> dict[str, list[Text]]:
@@ -302,7 +297,7 @@ def simulated(everything: Mapping[str, Results]) -> str:
                     speed = hindsight.known(NgramDrafter, texts[suite], costs).tokens_per_s(costs) / alone
                     measured = cell.methods[DEFAULT].speed
                     rows.append([model, suite, str(measured), f"{speed:.2f}x", f"{speed / measured.mean:.2f}"])
-    return table(["model", "suite", "measured", "simulated", "ratio"], rows)
+    return markdown(["model", "suite", "measured", "simulated", "ratio"], rows)
 
 
 BLOCKS: dict[str, Callable[[Results], Iterator[str]]] = {

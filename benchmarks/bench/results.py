@@ -125,14 +125,8 @@ def this_machine() -> Machine:
     kernels = [flag for flag in _KERNELS if flag in flags]
     versions = {"specdec": __version__, "python": platform.python_version(), **library.versions()}
     memory = round((host.total_memory() or 0) / 2**30)
-    return Machine(_processor(), host.physical_cores(), memory, ", ".join(kernels), versions)
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    name = ", ".join(device.description for device in library.devices())
+    return Machine(name, host.physical_cores(), memory, ", ".join(kernels), versions)
 
 
 def path_of(machine: Machine) -> Path:

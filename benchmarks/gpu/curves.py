@@ -19,11 +19,11 @@ from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from common import add_models, head, machine, progress, row
+from common import add_models, machine, markdown
 
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import REVIEWED
-from specdec_cli.llama import host, library
+from specdec_cli.llama import host
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -106,17 +106,16 @@ def chosen(curves: Sequence[Mapping[str, Any]], role: str) -> Mapping[str, Any]:
 
 def table(data: Mapping[str, Any]) -> str:
     """The shortest lap of a pass over n tokens, in milliseconds."""
-    lines = [head("model", "context", *(f"n={n}" for n in SHOWN))]
+    passes, changes = [], []
     for curve in data["curves"]:
         least = curve["least_ms"]
         cells = [f"{least[str(n)]:.2f}" if str(n) in least else "" for n in SHOWN]
-        lines.append(row(curve["model"], curve["context"], *cells))
-    lines += ["", head("sizes of passes, in turn", "model", "ms each")]
-    for curve in data["curves"]:
+        passes.append([curve["model"], curve["context"], *cells])
         for one in curve["planning"]:
             sizes, ms = ", ".join(map(str, one["order"])), ", ".join(f"{each:.3f}" for each in one["ms"])
-            lines.append(row(sizes, curve["model"], ms))
-    return "\n".join(lines)
+            changes.append([sizes, curve["model"], ms])
+    of_passes = markdown(["model", "context", *(f"n={n}" for n in SHOWN)], passes)
+    return f"{of_passes}\n\n{markdown(['sizes of passes, in turn', 'model', 'ms each'], changes)}"
 
 
 def hardware_yaml(data: Mapping[str, Any], other_ms: float | None = None) -> str:
@@ -147,11 +146,11 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     models = {"target": options.target, "draft": options.draft}
-    found: dict[str, Any] = {"machine": f"{library.machine()}; {machine()}", "models": models, "curves": []}
+    found: dict[str, Any] = {"machine": machine(), "models": models, "curves": []}
     for curve in measure(models, options.contexts, options.threads, options.seconds, options.longest):
         found["curves"].append(curve)
         least = curve["least_ms"]["1"]
-        progress(f"{curve['model']} {curve['context']}: 1 token {least:.3f} ms")
+        print(f"{curve['model']} {curve['context']}: 1 token {least:.3f} ms", file=sys.stderr, flush=True)
         (options.out / "curves.json").write_text(json.dumps(found) + "\n")
     print(table(found), hardware_yaml(found), sep="\n\n")
 

@@ -22,7 +22,7 @@ import curves
 import overhead
 import page
 import results
-from common import head, row
+from common import markdown
 
 GREEDY_OUTSIDE, SAMPLED_OUTSIDE = 0.05, 0.10
 """The largest share of the time that may be spent outside llama.cpp."""
@@ -87,11 +87,12 @@ def compare_bars(data: Data) -> list[Bar]:
 
 
 def bars_table(bars: Sequence[Bar]) -> str:
-    lines = [head("bar", "limit", "measured", "")]
+    rows = []
     for bar in bars:
         limit = f"{'at most' if bar.at_most else 'at least'} {bar.limit:g}"
-        lines.append(row(bar.what, limit, f"{bar.value:.3f}", "met" if bar.met else "**missed**"))
-    return "\n".join([*lines, f"\n{sum(bar.met for bar in bars)} of {len(bars)} met."])
+        rows.append([bar.what, limit, f"{bar.value:.3f}", "met" if bar.met else "**missed**"])
+    met = f"{sum(bar.met for bar in bars)} of {len(bars)} met."
+    return f"{markdown(['bar', 'limit', 'measured', ''], rows)}\n\n{met}"
 
 
 def compare_table(data: Data) -> str:
@@ -99,10 +100,11 @@ def compare_table(data: Data) -> str:
     summaries = data["summaries"]
     categories = list(dict.fromkeys(one["category"] for one in summaries))
     cut = ", cut short" if data["partial"] else ""
-    lines = [f"**{data['suite']}, temperature {data['temp']:g}**{cut}\n", head("variant", *categories)]
+    rows = []
     for variant in dict.fromkeys(one["variant"] for one in summaries):
         by_category = {one["category"]: one for one in summaries if one["variant"] == variant}
-        lines.append(row(variant, *(_cell(by_category[name]) if name in by_category else "" for name in categories)))
+        rows.append([variant, *(_cell(by_category[name]) if name in by_category else "" for name in categories)])
+    lines = [f"**{data['suite']}, temperature {data['temp']:g}**{cut}\n", markdown(["variant", *categories], rows)]
     for variant, counts in data["exactness"].items():
         different = ", ".join(f"{n} {kind}" for kind, n in counts.items() if n and kind != "identical")
         if different:

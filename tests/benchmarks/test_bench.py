@@ -45,7 +45,7 @@ def measured(monkeypatch):
             "specdec",
             lambda session, method, task, sampling, fresh: tools.answer(method, task, sampling, fresh),
         )
-        return measure_cell(CELL, METHODS, tasks, Size(3, 1, 32), SimpleNamespace(), tools, lambda share: None)
+        return measure_cell(CELL, METHODS, tasks, Size(3, 1, 32), SimpleNamespace(), tools)
 
     return run
 

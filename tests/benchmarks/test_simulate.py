@@ -1,12 +1,12 @@
 """benchmarks/simulate.py: `auto` on all recordings under every machine's costs, and what it is compared with."""
 
 import random
+from statistics import geometric_mean
 
 import hindsight
 import pytest
 import simulate
 from chained import RecordedModel, chained
-from common import geometric_mean
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.sampling import confidence

@@ -196,7 +196,7 @@ def test_a_growing_context_raises_the_whole_curve():
 
 @pytest.mark.parametrize("text", [code(random.Random(2), 3000), [(0.5, False)] * 3000], ids=["code", "wrong"])
 def test_plans_are_rare_and_the_state_does_not_grow(monkeypatch, text):
-    """A plan takes some 0.15 ms, all else microseconds: `benchmarks/overhead.py` holds the bar of 10 us a step."""
+    """A plan takes some 0.15 ms, all else microseconds."""
     plans, policy = [], auto()
     monkeypatch.setattr(planning, "solve", lambda *arguments: plans.append(1) or solve(*arguments))
     replay(policy, [answer(text[:500])], FLAT)
