@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -91,16 +92,13 @@ def compare(
     before = kept_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
-    try:
-        if save:
-            kept_comparisons.store(save, result)
+    with ExitStack() as outputs:  # the last one first; if one fails, the others still come
+        outputs.callback(require_exact, result)
+        outputs.callback(_show, result, before, json_, md)
         if html:
-            from specdec_cli.display import comparison_html
-
-            write_file(html, comparison_html.page(result))
-    finally:
-        _show(result, before, json_, md)
-    require_exact(result)
+            outputs.callback(_write_page, result, html)
+        if save:
+            outputs.callback(kept_comparisons.store, save, result)
     if run.error:
         raise run.error
     raise typer.Exit(code)
@@ -125,6 +123,12 @@ def _list(as_json: bool) -> None:
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in kept_comparisons.kept()]
     print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
+
+
+def _write_page(result: ComparisonResult, place: Path) -> None:
+    from specdec_cli.display import comparison_html
+
+    write_file(place, comparison_html.page(result))
 
 
 def _measure(

@@ -149,6 +149,16 @@ def test_a_full_disk_costs_the_file_and_not_the_result():
     assert [name for name, _ in kept_comparisons.kept()] == ["kept"]
 
 
+def test_a_result_that_cannot_be_saved_still_has_its_page(monkeypatch, tmp_path):
+    def fail(name, result):
+        raise SpecdecError("the disk is gone", "Find it.")
+
+    monkeypatch.setattr(kept_comparisons, "store", fail)
+    done = compare("-n", 2, "--repeat", 1, PROMPTS[0], "-o", tmp_path / "page.html", "--save", "kept")
+    assert done.exit_code == 1 and "the disk is gone" in done.stderr
+    assert "k=3" in done.stdout and "k=3" in (tmp_path / "page.html").read_text("utf-8")
+
+
 def test_a_drafter_that_fails_midway_is_named(monkeypatch):
     def fail(self, context, budget, policy):
         raise ValueError("out of ideas")
