@@ -148,10 +148,10 @@ def save(path: Path, results: Results) -> None:
 
 @functools.cache
 def commit() -> str:
-    """The commit that is measured, marked if the tree isn't clean; "" outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    """The commit that is measured, marked if the package isn't as it was committed; "" outside a repository."""
+    command = "git rev-parse --short=10 HEAD && (git diff --quiet HEAD specdec_cli || echo -dirty)"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    return "".join(done.stdout.split())
 
 
 def today() -> str:
