@@ -66,8 +66,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     """Gives jobs slots in order of arrival, and batches their passes. most_waiting: the most jobs without a slot.
 
     A pass of a draft model runs once no job can continue without one. A pass of the target runs once all jobs wait for
-    it, so that it verifies all drafts together. Prompts are read in pieces in between; a pass takes as many prompt
-    tokens as it would of a single prompt. A prompt that several jobs have is read once.
+    it, so that it verifies all drafts together. Prompts are read in pieces in between, on a CPU in passes of their own;
+    a pass takes as many prompt tokens as it would of a single prompt. A prompt that several jobs have is read once.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         self._most = count + most_waiting
         self._free = [*self.slots.sessions]
         self._changed = threading.Condition()
-        self._closing = self._drafted_last = False
+        self._closing = self._drafted_last = self._read_last = False
         self._passed_at: float | None = None
         """When the last pass ended; None if the scheduler has been idle since."""
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -223,7 +223,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         # While a draft model reads a prompt, it takes turns with the target, so that no job waits for the whole prompt.
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
         shared = waiting[(drafting if self._drafted_last else verifying)[0]]
-        return shared, _fitting([job for job, own in waiting.items() if own is shared], shared.most_read)
+        jobs = [job for job, own in waiting.items() if own is shared]
+        if not shared.mixes and len({job.reads_prompt for job in jobs}) > 1:
+            self._read_last = not self._read_last
+            jobs = [job for job in jobs if job.reads_prompt == self._read_last]
+        return shared, _fitting(jobs, shared.most_read)
 
 
 def _ask(shared: SharedContext, piece: Piece) -> Logits:

@@ -34,6 +34,8 @@ class SharedContext:
         self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count)
         # A pass has room for this many tokens of prompts, whatever the other texts need.
         self.passes.most_read = self.most_read = min(N_BATCH - count * max_rows, self.passes.most_read)
+        self.mixes = model.on_gpu or model.remote is not None
+        """Whether passes that read prompts may continue answers, too. On a CPU, two passes take up to 20% less."""
         self._interrupts = interrupts
         self.texts: list[LlamaContext] = []
         for sequence in range(count):

@@ -199,6 +199,27 @@ def test_idle_slots_hold_no_more_than_one_may():
     assert sum(held) <= 512 and max(held) > 390
 
 
+def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
+    widths, read = [], SharedContext.read_together
+
+    def noted(shared, pieces):
+        widths.append(sorted(len(piece.tokens) for piece in pieces))
+        return read(shared, pieces)
+
+    monkeypatch.setattr(SharedContext, "read_together", noted)
+    with answers(2) as some:
+        writing = threading.Event()
+        alone = SpeculativeConfig(drafter="none")
+        some.ask("x", SamplingParams(max_tokens=400), alone, number="long", each=lambda _: writing.set())
+        assert writing.wait(30)
+        widths.clear()
+        some.ask([5, 6, 7] * 100, SamplingParams(max_tokens=1), alone, number="read")
+        some.wait(1)
+        some.scheduler.close()
+    first = widths.index([128])
+    assert widths[first : first + 6] == [[128], [1], [128], [1], [44], [1]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 64])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
