@@ -97,7 +97,7 @@ def _commands(cell: LoadCell, target: Path, folder: Path, threads: int) -> dict[
     n_ctx = 1024
     shape = ["-m", target, "-np", cell.clients, "-t", threads, "-c"]
     ours = [sys.executable, "-m", "specdec_cli", "serve", *shape, n_ctx]
-    theirs = [folder / "llama-server", *shape, n_ctx * cell.clients, "-kvu", "--spec-type"]
+    theirs = [folder / "llama-server", *shape, n_ctx * cell.clients, "--spec-type"]
     return {
         "specdec, default": ours,
         OURS_ALONE: [*ours, "--drafter", "none"],
