@@ -12,8 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from browser import Browser
+import pytest
 
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
+)  # fmt: skip
 _KEYS = {
     " ": ("Space", 32), "ArrowLeft": ("ArrowLeft", 37), "ArrowRight": ("ArrowRight", 39), "Tab": ("Tab", 9),
     "Enter": ("Enter", 13), "Escape": ("Escape", 27),
@@ -24,12 +29,15 @@ class Tab:
     """One tab, under the policy of its page. complaints: what the page was refused, and errors of its script."""
 
     def __init__(self, folder: Path) -> None:
+        found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
+        if not found:
+            pytest.fail("no Chromium to look at the page with: install the package chromium (or google-chrome)")
         self.folder, self.complaints, self.requests = folder, [], []
         ours, theirs = socket.socketpair()  # Chromium reads commands from descriptor 3 and answers on 4
         theirs.set_inheritable(True)
-        flags = [*Browser.FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder / 'profile'}", "about:blank"]
+        flags = [*_FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder / 'profile'}", "about:blank"]
         self._process = subprocess.Popen(
-            [Browser(folder, "").program, *flags],
+            [found[0], *flags],
             preexec_fn=lambda: (os.dup2(theirs.fileno(), 3), os.dup2(theirs.fileno(), 4)),  # noqa: PLW1509
             close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip

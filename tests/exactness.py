@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from fakes import FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
+import pytest
+from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
 from scipy.special import chdtrc
 
 from specdec_cli.decoding.accept import match
@@ -33,6 +34,11 @@ COMBINATIONS = [
     SamplingOptions(temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0),
 ]
 PLAIN = COMBINATIONS[0]
+TEXTS = pytest.mark.parametrize(
+    ("rule", "sampling"),
+    [("match", GREEDY), ("match", COMBINATIONS[4]), ("coupled", GREEDY), ("coupled", COMBINATIONS[5])],
+)
+"""What `own_text` is true of: greedy and sampled."""
 EXACT, WRONG = 1e-12, 1e-6
 """How far off a right rule may be, and how far off a wrong one must be."""
 _ROUNDING = 1e-15

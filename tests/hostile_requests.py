@@ -6,6 +6,7 @@ import random
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
 
@@ -43,7 +44,6 @@ def delays(server: Serving, count: int, every_s: float) -> list[float]:
             taken.append(time.monotonic() - before)
 
     together(ask, range(CLIENTS))
-    assert len(taken) == count, "an honest request failed"
     return taken
 
 
@@ -77,11 +77,8 @@ def attack(server: Serving, count: int, stop: threading.Event) -> list[int]:
 
 
 def together(work, numbers) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in numbers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        list(pool.map(work, numbers))  # raises what a thread raised
 
 
 def assert_undisturbed(server: Serving, n_hostile: int, n_honest: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import ggufs
 import pytest
-from driver import DRAFT, TARGET, complaint, specdec, start
+from driver import DRAFT, TARGET, assert_refused, specdec, start
 from hub_server import HubServer, Repo, Request
 from typer.testing import CliRunner
 
@@ -162,21 +162,9 @@ def refused_here(folder: Path, *says: str, args: tuple[object, ...] = PAIR, code
     """A pull in this process that fails: its two lines, and nothing left that looks like a pair."""
     result = pull_here(*args)
     assert isinstance(result.exception, SystemExit), repr(result.exception)
-    text = "\n".join(complaint(result.stderr))
-    assert (result.exit_code, result.stdout) == (code, ""), text
-    assert all(part in text for part in says), text
+    assert_refused(result, code, *says)
     assert_nothing_kept(folder)
-    return text
-
-
-def refused(done: subprocess.CompletedProcess[bytes], folder: Path, *says: str, code: int = 4) -> str:
-    """The same for a pull in a process of its own; without --json, what it had to say before comes first."""
-    text = "\n".join(complaint("\n".join(done.stderr.decode().splitlines()[-2:])))
-    assert b"Traceback" not in done.stderr
-    assert (done.returncode, done.stdout) == (code, b""), text
-    assert all(part in text for part in says), text
-    assert_nothing_kept(folder)
-    return text
+    return result.stderr
 
 
 def assert_nothing_kept(folder: Path) -> None:
@@ -229,11 +217,3 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline and (process is None or process.poll() is None)
         time.sleep(0.01)
-
-
-def begin_and_stall(hub: HubServer, folder: Path, after: int = 5_000_000, **options: Any) -> subprocess.Popen[bytes]:
-    """A pull that has some of the target's weights on the disk, and gets no more."""
-    hub.stall(content(hub, BIG_FILE), seconds=60, after=after)
-    process = begin(hub, folder, *PAIR, **options)
-    wait_until(lambda: begun(folder) >= after - (1 << 20), process)
-    return process

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import tiny
 
 from specdec_cli.gguf.reader import read_header
 
@@ -49,8 +50,5 @@ def write(
                 shape = next((other for end, other in (shapes or {}).items() if name.endswith(end)), usual)
                 scale = strength * (inner**-0.5 if part == "lora_a" else rank**-0.5)
                 writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    tiny.finish(writer)
     return path

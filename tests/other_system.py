@@ -52,20 +52,7 @@ _MACOS_LACKS = {
     "select": "epoll",
     "time": "pthread_getcpuclockid",
 }
-_POSIX_MODULES = {
-    "crypt",
-    "curses",
-    "fcntl",
-    "grp",
-    "nis",
-    "posix",
-    "pty",
-    "pwd",
-    "readline",
-    "resource",
-    "termios",
-    "tty",
-}
+_POSIX_MODULES = {"curses", "fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "termios", "tty"}
 _FOLDERS = ("/proc/", "/sys/")
 _LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120
 _looking = []

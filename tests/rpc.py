@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import socketserver
 import struct
 import subprocess
 import threading
@@ -71,7 +72,7 @@ def rpc_servers(count):
 
 @contextmanager
 def fake_server(kind):
-    """Something else that listens: silent, closing, a web server, or of another age. Yields its address."""
+    """Something else that listens: silent, a web server, or of another age. Yields its address."""
     answers = {
         "http": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         "old": struct.pack("<Q", _HELLO) + bytes([*VERSION_OF_ANOTHER_AGE, 0]) + bytes(_HELLO - 4),
@@ -79,28 +80,33 @@ def fake_server(kind):
     ended = threading.Event()
 
     def answer(client):
-        with client, suppress(OSError):
-            if kind != "closing" and client.recv(1) and kind in answers:
-                client.sendall(answers[kind])
-            if kind != "closing":
-                ended.wait(30)
+        if client.recv(1) and kind in answers:
+            client.sendall(answers[kind])
+        ended.wait(30)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def listen():
-            with suppress(OSError):
-                while not ended.is_set():
-                    threading.Thread(target=answer, args=listening.accept()[:1], daemon=True).start()
-
-        thread = threading.Thread(target=listen, daemon=True)
-        thread.start()
+    with _listening(answer) as address:
         try:
-            yield f"127.0.0.1:{listening.getsockname()[1]}"
+            yield address
         finally:
             ended.set()
+
+
+@contextmanager
+def _listening(answer):
+    """A server that hands each client to a thread. Yields its address."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
             with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
+                answer(self.request)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield "{}:{}".format(*server.server_address)
+        finally:
+            server.shutdown()
 
 
 def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
@@ -158,34 +164,20 @@ def lying_server(server, lie):
     """A server in front of a real one that changes replies. lie: from a command and the reply to what is sent, with its
     length first. Yields its address.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def listen():
-            with suppress(OSError):
-                while True:
-                    client = listening.accept()[0]
-                    threading.Thread(target=_relay, args=(client, server.port, lie), daemon=True).start()
+    def relay(client):
+        with socket.create_connection(("127.0.0.1", server.port)) as real:
+            while head := _exactly(client, 9):
+                number, size = struct.unpack("<BQ", head)
+                command = COMMANDS[number] if number < len(COMMANDS) else str(number)
+                real.sendall(head + _exactly(client, size))
+                if command in SILENT:
+                    continue
+                if size := _exactly(real, 8):
+                    client.sendall(lie(command, size + _exactly(real, *struct.unpack("<Q", size))))
 
-        thread = threading.Thread(target=listen, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
-
-
-def _relay(client, port, lie):
-    with client, suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
-        while head := _exactly(client, 9):
-            number, size = struct.unpack("<BQ", head)
-            command = COMMANDS[number] if number < len(COMMANDS) else str(number)
-            server.sendall(head + _exactly(client, size))
-            if command in SILENT:
-                continue
-            if size := _exactly(server, 8):
-                client.sendall(lie(command, size + _exactly(server, *struct.unpack("<Q", size))))
+    with _listening(relay) as address:
+        yield address
 
 
 def _exactly(source, count):

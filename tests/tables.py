@@ -38,17 +38,9 @@ def rows_of(tokens: Sequence[int], draft: bool = False) -> np.ndarray:
 def write(path: Path, draft: bool = False) -> Path:
     """Write the target to `path`, or a draft that resembles it, and return that."""
     writer = gguf.GGUFWriter(path, "qwen2")
-    tokens, merges = tiny.vocabulary()
     writer.add_name("table")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
-    writer.add_add_bos_token(False)
-    writer.add_vocab_size(len(tokens))
+    tiny.add_tokenizer(writer)
+    writer.add_vocab_size(tiny.N_VOCAB)
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(1)
@@ -58,10 +50,7 @@ def write(path: Path, draft: bool = False) -> Path:
     writer.add_layer_norm_rms_eps(1e-12)  # of no account beside a mean square of 1
     for name, values in _weights(draft).items():
         writer.add_tensor(name, values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    tiny.finish(writer)
     return path
 
 

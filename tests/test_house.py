@@ -137,18 +137,3 @@ def test_models_are_loaded_in_one_place():
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Model":
                 assert path.name in ("model_loading.py", "trial_child.py"), path
-
-
-def test_nobody_asks_which_class_a_policy_or_a_drafter_is():
-    kinds = {node.name for path in FILES if folder_of(path) in ("draft_length", "drafters") for node in classes(path)}
-    kinds = {name for name in kinds if name.endswith(("Length", "Drafter"))}
-    assert {"AutoLength", "FixedLength", "ModelDrafter", "ChainDrafter"} <= kinds
-    for path in FILES:
-        for node in nodes_of(path):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
-                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
-                assert not asked & kinds, f"{path.name} asks for {asked & kinds}"
-
-
-def classes(path: Path) -> list[ast.ClassDef]:
-    return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]

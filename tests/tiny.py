@@ -76,6 +76,27 @@ def vocabulary() -> tuple[list[str], list[str]]:
     return ["<|endoftext|>", *bytes_, *(a + b for a, b in pairs)], [f"{a} {b}" for a, b in pairs]
 
 
+def add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    """The tokenizer of this vocabulary."""
+    tokens, merges = vocabulary()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_add_bos_token(False)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 N_VOCAB = len(vocabulary()[0])
 REDUCED = tuple(token for token in range(N_VOCAB) if token % 5 or not token)
 """The tokens of a reduced draft: four of five, and the first, which ends a text."""
@@ -93,7 +114,8 @@ class _Model:
         self._other = np.random.default_rng([seed, 1])
         self._noise = noise
         if kept is None:
-            self._tokenizer()
+            add_tokenizer(self.writer)
+            self.set("vocab_size", N_VOCAB)
         else:
             self._reduced(kept)
         self.writer.add_name("tiny")
@@ -103,19 +125,6 @@ class _Model:
             for name, gain in (("token_embd.weight", WIDTH**0.5), ("output.weight", 4)):
                 whole = self._normal(N_VOCAB, WIDTH) * (gain / WIDTH**0.5)
                 self._add(name, whole if kept is None else whole[kept])
-
-    def _tokenizer(self) -> None:
-        tokens, merges = vocabulary()
-        writer = self.writer
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
-        writer.add_token_list(tokens)
-        writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
-        writer.add_token_merges(merges)
-        writer.add_bos_token_id(0)
-        writer.add_eos_token_id(0)
-        writer.add_add_bos_token(False)
-        self.set("vocab_size", len(tokens))
 
     def _reduced(self, kept: np.ndarray) -> None:
         places = np.sort(kept).searchsorted(np.arange(N_VOCAB)).clip(max=kept.size - 1)
@@ -185,10 +194,7 @@ class _Model:
                 self.norm(f"{name}.{norm}.weight", WIDTH)
 
     def close(self) -> None:
-        self.writer.write_header_to_file()
-        self.writer.write_kv_data_to_file()
-        self.writer.write_tensors_to_file()
-        self.writer.close()
+        finish(self.writer)
 
     def _normal(self, *shape: int) -> np.ndarray:
         own, other = self._rng.standard_normal(shape), self._other.standard_normal(shape)

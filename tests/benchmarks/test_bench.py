@@ -2,19 +2,17 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import http_layer
 import measure
 import page
 import pytest
 import results
-from cells import AGAIN, ALONE, DEFAULT, MODELS, QUICK, Cell, Method, Size, cells, methods_of
+from cells import AGAIN, ALONE, DEFAULT, MODELS, QUICK, Cell, Method, Size
 from driver import DRAFT, TARGET
 from measure import measure_cell
-from tools import REMEMBERING, Answer, Peers, Task, forget_peak, free_port, peak_mb
+from tools import Answer, Task
 
 BENCH = Path(page.__file__).parent
 TASKS = [Task(f"t{number}", (1, 2, number), "") for number in range(3)]
@@ -82,30 +80,6 @@ def test_answers_that_are_too_short_give_no_cell(measured):
     assert measured(Short()) is None
 
 
-def test_servers_that_remember_start_anew():
-    closed = []
-    peers = Peers(BENCH, "target.gguf", None, 1)
-    for method in methods_of(MODELS[0], quick=False):
-        if method.tool == "llama-server":
-            peers.running[method.name] = SimpleNamespace(close=lambda name=method.name: closed.append(name))
-    peers.forget()
-    assert len(closed) == len(REMEMBERING) and all(any(kind in name for kind in REMEMBERING) for name in closed)
-    assert not {*closed} & {*peers.running} and peers.running
-
-
-def test_cells_and_methods_have_names_of_their_own():
-    every = cells(MODELS, quick=False)
-    assert len({cell.key for cell in every}) == len(every) and {cell.key for cell in cells(MODELS, True)} < {
-        cell.key for cell in every
-    }
-    here = [replace(model, target=f"/models/{model.target}") for model in MODELS]
-    assert {cell.model.name for cell in cells(here, True)} == {"SmolLM2 135M", "Qwen2.5-Coder 1.5B", "bundled"}
-    for model in MODELS:
-        for quick in (True, False):
-            names = [method.name for method in methods_of(model, quick)]
-            assert len({*names}) == len(names) and (names[0], names[-1]) == (ALONE, AGAIN) and DEFAULT in names
-
-
 SERVER = """#!{python}
 import json, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -144,6 +118,7 @@ def test_a_run_measures_and_continues_where_it_ended(tmp_path):
     assert "Everything is measured" in again.stdout and results.load(out) == found
 
 
+@pytest.mark.slow
 def test_the_page_is_current():
     """If this fails: .venv/bin/python benchmarks/bench/page.py"""
     for path, text in page.pages().items():
@@ -168,34 +143,3 @@ def test_what_lost_is_named(tmp_path):
     assert "| m | chat | 0 | 0.95x | target alone |" in lost(0.95, 0.96)
     assert "| m | chat | 0 | 1.20x | ngram, 1.30x |" in lost(1.2, 1.3)
     assert lost(1.2, 1.25) == "None."
-
-
-def test_generations_of_a_processor_are_told_apart():
-    older, newer = (results.Machine("AMD EPYC", 2, 24, kernels, {}) for kernels in ("AVX2, REPACK", "AVX512, AVX2"))
-    assert (older.title, newer.title) == ("AMD EPYC, AVX2", "AMD EPYC, AVX-512")
-    assert results.path_of(older) != results.path_of(newer)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
-def test_a_peak_counts_what_was_freed_until_it_is_forgotten():
-    forget_peak()
-    before = peak_mb()
-    large = bytearray(b"x") * 200_000_000
-    del large
-    assert peak_mb() > before + 190
-    forget_peak()
-    assert peak_mb() < before + 100
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    assert peak_mb(gone.pid) == 0
-
-
-@pytest.mark.slow
-def test_the_http_layer_is_measured_without_a_model():
-    found = http_layer.rates(free_port(), requests=16)
-    assert len(found) == 4 and all(rate > 1 for rate in found.values())
-
-
-def test_a_chart_needs_no_cell_of_a_real_model():
-    empty = page.chart(results.Results(results.Machine("a machine", 2, 24, "AVX2", {})))
-    assert empty.startswith("<svg") and "the target alone" in empty

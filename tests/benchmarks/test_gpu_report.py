@@ -5,7 +5,6 @@ import json
 import curves
 import pytest
 import report
-from common import DEMO
 from results import CellFigures, Figures, Machine, Ratio, Results, save
 
 from specdec_cli.measure import hardware
@@ -41,25 +40,6 @@ def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
     assert found.costs.draft.points == pytest.approx({1: 0.001, 2: 0.0011, 512: 0.01})
     assert "other_ms: 0.12\n" in text
     assert "other_ms" not in curves.hardware_yaml(MEASURED)
-
-
-def test_every_size_is_timed_at_every_context(monkeypatch):
-    filled = []
-
-    class Context(curves.LlamaContext):
-        def rewind(self, length):
-            filled.append(length)
-            super().rewind(length)
-
-    monkeypatch.setattr(curves, "LlamaContext", Context)
-    found = list(curves.measure({"draft": str(DEMO / "draft.gguf")}, (16, 32), threads=1, seconds=0.0, longest=3))
-    assert [one["context"] for one in found] == [16, 32]
-    assert all(set(one["least_ms"]) == {"1", "2", "3", "128", "512"} for one in found)
-    assert all(one["laps"] == {"1": 1, "2": 1, "3": 1, "128": 1, "512": 1} for one in found)
-    orders = [order for order in curves.ORDERS if max(order) <= 3]
-    assert [[one["order"] for one in curve["planning"]] for curve in found] == [orders, []]
-    assert all(len(one["ms"]) == len(one["order"]) and min(one["ms"]) > 0 for one in found[0]["planning"])
-    assert set(filled) == {0, 16, 32, 64}
 
 
 def summary(variant, category, mean):

@@ -1,7 +1,6 @@
 """benchmarks/inflate.py: the inflated pair writes what the bundled one does, and the comparison would notice if not."""
 
 import functools
-import sys
 from dataclasses import replace
 
 import common
@@ -84,20 +83,6 @@ def test_a_mistake_is_noticed(tmp_path, monkeypatch, mistake):
     assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
 
 
-def test_what_is_not_used_is_random(pair):
-    """An added layer: few zeros, numbers of a sane size, hardly a row twice."""
-    result = opened(pair[0])
-    for part in inflate.MATRICES:
-        weights = result.tensor(f"blk.6.{part}")
-        if part in ("attn_v", "ffn_up"):
-            assert not weights[:, :320].any()
-            weights = weights[:, 320:]
-        fan_in = 640 if part in ("attn_v", "ffn_up") else weights.shape[1]
-        assert weights.std() == pytest.approx(fan_in**-0.5, rel=0.02)
-        assert (weights == 0).mean() < 0.01
-        assert len({row.tobytes() for row in weights[:64]}) > 32
-
-
 def test_no_text_reaches_the_added_tokens(pair):
     tokens = opened(pair[0]).field("tokenizer.ggml.tokens")
     assert len(set(tokens)) == len(tokens) == 4400
@@ -116,15 +101,7 @@ def test_the_draft_is_accepted_as_often(pair):
     assert rates[0] == pytest.approx(rates[1], abs=0.05)
 
 
-@pytest.mark.parametrize("change", [{"layers": 3}, {"kv_heads": 4}, {"head_size": 96}, {"heads": 13}, {"width": 512}])
+@pytest.mark.parametrize("change", [{"layers": 3}, {"heads": 13}, {"width": 512}])
 def test_what_does_not_fit_is_refused(tmp_path, change):
     with pytest.raises(SystemExit, match=r"fit into|need a width"):
         inflated(tmp_path, TARGET, **change)
-
-
-def test_the_command(tmp_path, monkeypatch, capsys):
-    command = ["inflate.py", DRAFT, tmp_path / "out.gguf", "--layers", 3, "--verify", 2, "--threads", 1]
-    monkeypatch.setattr(sys, "argv", [*map(str, command)])
-    inflate.main()
-    said = capsys.readouterr().out
-    assert "billion weights" in said and "18 of 18 tokens equal" in said

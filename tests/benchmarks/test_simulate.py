@@ -6,10 +6,9 @@ from statistics import geometric_mean
 import hindsight
 import pytest
 import simulate
-from chained import RecordedModel, chained
+from chained import chained
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.sampling import confidence
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure import acceptance_traces as recordings
@@ -20,14 +19,6 @@ from specdec_cli.measure.simulate import Answer, Text
 pytestmark = pytest.mark.slow
 
 COSTS = Costs(Curve({1: 10.0, 2: 12.0, 3: 13.0, 4: 15.0}), Curve({1: 1.0, 2: 1.5, 5: 3.0}), 0.5)
-
-
-def test_statics_are_every_setting_once():
-    tallies = hindsight.statics([Answer("text", 4, (0.9,) * 7, (True,) * 7, ((),) * 7)])
-    assert len(tallies) == 1 + 16 * 4
-    assert tallies[0, 0.0].tokens_per_s(COSTS) == pytest.approx(1 / 10.5)
-    assert hindsight.best(tallies, COSTS)[1] == max(tally.tokens_per_s(COSTS) for tally in tallies.values())
-    assert hindsight.best(tallies, COSTS, (0.0,))[0][1] == 0.0
 
 
 def test_nobody_beats_the_clairvoyant():
@@ -44,12 +35,6 @@ def test_nobody_beats_the_clairvoyant():
         assert bound >= simulation.adaptive([text], costs, greedy=True).tokens_per_s(costs) - 1e-9
 
 
-def test_a_clairvoyant_drafts_what_pays_and_no_more():
-    always = Answer("text", 5, (0.9,) * 17, (True,) * 17, ((),) * 17)
-    dear = Costs(Curve({1: 1.0, 2: 1.1, 3: 9.0, 17: 90.0}), Curve({1: 0.1}))
-    assert hindsight.clairvoyant([always], dear) == pytest.approx(17 / (8 * 1.2 + 1.0))
-
-
 def test_a_drafter_without_a_model_is_run_again_over_the_text():
     text = Text("text", (1, 2, 3, 4, 5), (9, 1, 2, 3, 7))
     steps = []
@@ -59,21 +44,6 @@ def test_a_drafter_without_a_model_is_run_again_over_the_text():
     assert tally.verified == {1: 1, 3: 1} and (tally.tokens, tally.drafted, tally.accepted) == (4, 2, 2)
     assert tally.seconds(COSTS) == pytest.approx(steps[-1].at)
     assert hindsight.known_statics(NgramDrafter, [text])[0, 0.0].tokens == 4
-
-
-def test_a_recorded_draft_model_proposes_what_it_did():
-    text = Text("text", (50, 60), (9, 50, 70, 80))
-    model = RecordedModel(text, Answer("text", 2, (0.9, 0.6, 0.7), (True, False, True), ((), (0.3,), ())), COSTS.draft)
-    assert model.text == Text("text", (0, 1), (2, 0, 3, 4))
-
-    def said(*tokens):
-        row = model.decode(tokens)[0]
-        return int(row.argmax()), confidence(row)
-
-    assert said(0, 1, 2) == (0, pytest.approx(0.9, abs=1e-3)) and said(0) == (5, pytest.approx(0.6, abs=1e-3))
-    assert said(5) == (6, pytest.approx(0.3, abs=1e-3)), "how sure it was after a wrong token"
-    model.rewind(4)
-    assert said(3) == (4, pytest.approx(0.7, abs=1e-3)) and model.spent() == COSTS.draft(3) + 3 and not model.spent()
 
 
 def test_a_chain_is_as_fast_as_the_better_of_its_drafters():
@@ -99,11 +69,8 @@ def cells(machines):
     return [cell for recording in kinds for cell in simulate.cells_of(recording, machines)]
 
 
-def test_every_machine_and_category_is_there(cells):
-    assert len(cells) == (len(hardware.names()) - 1) * 5 * 2  # one has no draft model
-
-
 def test_auto_is_never_slower(cells):
+    assert len(cells) == (len(hardware.names()) - 1) * 5 * 2  # one has no draft model
     worst = min(cells, key=lambda cell: cell.auto)
     assert worst.auto >= 0.988, worst
 
@@ -132,20 +99,13 @@ def ngram_cells(machines):
     return [cell for path in paths for cell in simulate.ngram_cells_of(recordings.read(path), machines)]
 
 
-@pytest.mark.slow
 def test_ngram_is_never_slower(ngram_cells):
     """Short cells: three or four answers, in which 1 % is three steps. On `epyc-2core`, where a step of the bundled
     target takes a quarter of a millisecond, looking for a draft costs a sixteenth of one.
     """
     assert len(ngram_cells) == len(hardware.names()) * (9 * 2 + 8)
+    assert geometric_mean(cell.auto / cell.best for cell in ngram_cells) >= 0.99
     worst = {cell.machine: cell for cell in sorted(ngram_cells, key=lambda cell: -cell.auto)}
     dear = worst.pop("xeon-amx-2core")  # a second token costs 0.8 of a pass there, so a draft too many does
     assert min(cell.auto for cell in worst.values()) >= 0.989, worst
     assert dear.auto >= 0.984, dear
-
-
-@pytest.mark.slow
-def test_ngram_keeps_up_with_the_best_static_setting_of_each_cell(ngram_cells):
-    ratios = [cell.auto / cell.best for cell in ngram_cells]
-    assert geometric_mean(ratios) >= 0.99
-    assert sum(ratio >= 0.99 for ratio in ratios) >= 0.7 * len(ratios)

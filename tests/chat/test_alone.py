@@ -69,7 +69,7 @@ def alone(answer):
 
 
 def test_an_equal_answer_is_called_equal_in_each_turn(conversation):
-    for turn in range(4):
+    for turn in range(3):
         answer = ask(conversation, f"Question {turn}?")
         for _ in range(2):
             found, own = alone(answer)
@@ -150,10 +150,10 @@ def test_nothing_is_proved_once_something_else_was_written(conversation, rounds)
 
 @pytest.mark.parametrize("kind", ["mamba"], indirect=True)
 def test_a_recurrent_model_can_return_to_an_empty_cache_only(conversation):
-    for turn in range(2):
-        answer = ask(conversation, f"Question {turn}?")
-        found, own = alone(answer)
-        assert found.identical and own.cached_tokens == 0 and bool(answer.result.cached_tokens) == bool(turn)
+    ask(conversation, "One?")
+    answer = ask(conversation, "Two?")
+    found, own = alone(answer)
+    assert found.identical and own.cached_tokens == 0 and answer.result.cached_tokens
     own.metrics.tokens[-1] += 1
     found = answer.compared_with(own)
     assert found.differs_at == len(own.tokens) - 1 and found.divergence is None

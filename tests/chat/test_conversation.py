@@ -1,11 +1,9 @@
 """A conversation reads nothing twice, in either model, and stays right when turns are changed, dropped or kept."""
 
-import os
 import random
 
 import pytest
 import tiny
-from devices import device
 from full_disk import full_disk
 from kept_states import DAMAGES, PLACES, damage
 
@@ -38,8 +36,7 @@ def pair(tmp_path):
 
 
 def ask(conversation, text):
-    answer = conversation.ask(text)
-    return told(conversation, answer)
+    return told(conversation, conversation.ask(text))
 
 
 def told(conversation, answer):
@@ -66,9 +63,7 @@ def test_each_turn_reads_its_own_tokens_in_both_models(pair, template):
             new = len(answer.prompt) - known
             if turn and template == TEMPLATE:
                 assert len(reads) == 2, "a Prefill of the target, one of the draft"
-                assert all(new <= each <= new + 2 for each in reads), (
-                    "and the last token or two, which were not read yet"
-                )
+                assert all(new <= each <= new + 2 for each in reads), "and one or two that were not read yet"
             elif turn:  # the last answer's place is another from the second turn on
                 assert max(reads) < 60
 
@@ -167,9 +162,6 @@ def test_a_damaged_state_is_read_again(pair, saved, how):
             with pytest.raises(SpecdecError, match="cannot write"):
                 kept_conversations.save(conversation, "mine")
             assert not path.is_file()
-            return
-        kept_conversations.save(conversation, "mine")
-        assert kept_conversations.restore(Conversation(session), "mine") == []
 
 
 @pytest.mark.parametrize(("old", "new"), [('"checksum": ', '"checksum": 1'), ('"checksum": ', '"older": ')])
@@ -184,24 +176,7 @@ def test_tokens_that_are_not_those_that_were_read_are_read_again(pair, saved, ol
         assert answer.tokens == afresh(pair, answer) and max(reads) > 20
 
 
-@pytest.mark.parametrize("suffix", ["json", "target.state", "draft.state"])
-def test_what_is_in_the_way_of_a_saved_conversation(pair, suffix):
-    with pair() as session:
-        conversation = Conversation(session)
-        ask(conversation, "one")
-        path = CONVERSATIONS.folder() / f"mine.{suffix}"
-        path.parent.mkdir(parents=True)
-        for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to(device(path.parent, "zero"))):
-            make()
-            with pytest.raises(SpecdecError, match="cannot write"):
-                kept_conversations.save(conversation, "mine")
-            assert path.exists() and not path.is_file()
-            path.rmdir() if path.is_dir() else path.unlink()
-        kept_conversations.save(conversation, "mine")
-        assert kept_conversations.restore(Conversation(session), "mine") == []
-
-
-@pytest.mark.parametrize("part", [0, 0.5, 1])
+@pytest.mark.parametrize("part", [0.5, 1])
 def test_a_full_disk_keeps_what_was_saved_before(pair, saved, part):
     most_bytes = int(part * kept_conversations.cache_path("mine", "target").stat().st_size)
     with pair() as session:
@@ -216,15 +191,12 @@ def test_a_full_disk_keeps_what_was_saved_before(pair, saved, part):
         assert ask(again, "two")[0].tokens == saved
 
 
-@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 200])
-def test_names_of_conversations(pair, name):
-    with pair() as session, pytest.raises(UsageError, match="cannot be a conversation's name"):
-        kept_conversations.save(Conversation(session), name)
-
-
-def test_what_is_not_there_or_damaged(pair):
+def test_what_is_not_there_damaged_or_no_name(pair):
     with pair() as session:
         conversation = Conversation(session)
+        for name in ("", "a/b", ".hidden", "x" * 200):
+            with pytest.raises(UsageError, match="cannot be a conversation's name"):
+                kept_conversations.save(conversation, name)
         with pytest.raises(UsageError, match="no saved conversation 'mine'"):
             kept_conversations.restore(conversation, "mine")
         kept_conversations.save(conversation, "mine")

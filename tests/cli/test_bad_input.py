@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import struct
 from functools import partial
 from pathlib import Path
 
@@ -19,38 +18,17 @@ from specdec_cli.llama import host, library
 
 WHOLE = DRAFT.read_bytes()
 BAD_FILES = {"not a GGUF": b"PK\x03\x04" + bytes(1000), "damaged": WHOLE[:5000], "cut short": WHOLE[:-1000]}
-"""What is said, and of what."""
 
 
-@pytest.mark.parametrize("role", ["-m", "-md"])
-def test_a_bad_model_file(tmp_path, role):
-    other = {"-m": ("-md", DRAFT), "-md": ("-p", "demo")}[role]
+def test_a_bad_model_file(tmp_path):
     for says, content in BAD_FILES.items():
         (tmp_path / "bad.gguf").write_bytes(content)
-        assert_refused(run(PROMPT, *other, role, tmp_path / "bad.gguf"), 1, says, "bad.gguf")
-    assert_refused(run(PROMPT, *other, role, tmp_path / "none.gguf"), 2, "no file", "none.gguf")
-    assert_refused(run(PROMPT, *other, role, DEMO), 2, "folder")
+        assert_refused(run(PROMPT, "-m", tmp_path / "bad.gguf", "-md", DRAFT), 1, says, "bad.gguf")
+    assert_refused(run(PROMPT, "-p", "demo", "-md", tmp_path / "bad.gguf"), 1, "cut short", "bad.gguf")
+    assert_refused(run(PROMPT, "-m", tmp_path / "none.gguf", "-md", DRAFT), 2, "no file", "none.gguf")
+    assert_refused(run(PROMPT, "-p", "demo", "-md", DEMO), 2, "folder")
     (tmp_path / "new.gguf").write_bytes(WHOLE.replace(ggufs.text("llama"), ggufs.text("ylama"), 1))
     assert_refused(run(PROMPT, "-m", tmp_path / "new.gguf", "--drafter", "none"), 1, "ylama", "update")
-
-
-ABSURD = {
-    "block_count": [0, 513, 2**32 - 1],
-    "embedding_length": [0, 2**31 - 1],
-    "attention.head_count": [0, 2**32 - 1],
-    "attention.layer_norm_rms_epsilon": [-1.0, float("nan")],
-}
-
-
-@pytest.mark.slow
-def test_absurd_dimensions_do_not_end_the_process(tmp_path):
-    """llama.cpp aborts on some of these, so they must not reach it: hence a process of its own."""
-    for name, values in ABSURD.items():
-        for value in values:
-            raw = struct.pack("<f" if isinstance(value, float) else "<I", value)
-            path = ggufs.with_value(DRAFT, tmp_path / "absurd.gguf", f"llama.{name}", raw)
-            done = specdec("run", "x", "-n", 2, "-q", "--drafter", "none", "-m", path)
-            assert_refused(done, 1, path.name)
 
 
 def test_a_file_whose_name_is_not_text(tmp_path):
@@ -86,68 +64,44 @@ def test_a_draft_with_another_tokenizer_is_translated_in_chains_alone(tmp_path):
     assert_refused(call("tune", *pair[1:]), 3, "needs a draft model with the target's tokenizer")
 
 
-def test_a_draft_larger_than_its_target_runs_with_a_warning():
-    swapped = ("run", PROMPT, "-m", DRAFT, "-md", TARGET, "-n", 4, "-k", 3)
-    result = succeeded(*swapped)
-    assert "larger than the target" in result.stderr
-    assert "larger than the target" in told(*swapped)["notes"][0]
-    assert succeeded("run", PROMPT, "-m", DRAFT, "--drafter", "none", "-n", 4).stdout == result.stdout
-
-
-def with_template(folder, template):
-    key = ggufs.key("tokenizer.chat_template", ggufs.STRING, ggufs.text(template))
-    return ggufs.with_keys(DRAFT, folder / "chat.gguf", key)
-
-
 def test_a_chat_template_is_used(tmp_path):
-    path = with_template(tmp_path, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    key = ggufs.key("tokenizer.chat_template", ggufs.STRING, ggufs.text(template))
+    path = ggufs.with_keys(DRAFT, tmp_path / "chat.gguf", key)
     common = ("--drafter", "none", "-n", 8)
     chat = told("run", "hello", "--system", "be brief", "-m", path, *common)
     same = told("run", "system: be brief\nuser: hello\n", "-m", DRAFT, *common)
     assert (chat["tokens"], chat["prompt_tokens"]) == (same["tokens"], same["prompt_tokens"])
-    path = with_template(tmp_path, "{{ 1 / 0 }}")
-    assert_refused(run("hello", "-m", path, *common), 1, "chat template", "--raw")
-    assert run("hello", "-m", path, *common, "--raw").exit_code == 0
+    raw = told("run", "hello", "-m", path, *common, "--raw")
+    assert raw["tokens"] == told("run", "hello", "-m", DRAFT, *common)["tokens"]
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
-SENSELESS = {
-    "max-tokens": ["-n 0"],
-    "draft tokens": ["-k 0", "-k many", "-k 1.5", "-k 512", "-k "],
-    "temperature": ["--temp nan"],
-    "draft-min-p": ["-k 3 --draft-min-p 1", "-k auto --draft-min-p 1"],
-    "stop": ["--stop "],
-    "nowhere to report": ["--baseline -q"],
-}
-"""Others are refused where settings are made: see tests/settings and tests/decoding/test_sampling.py."""
-
-
-@pytest.mark.parametrize("says", SENSELESS)
-def test_a_senseless_setting(says):
-    for flags in SENSELESS[says]:
-        assert_refused(run(PROMPT, *flags.split(" ")), 2, says)
-
-
-def test_what_cannot_be_parsed_is_a_usage_error():
-    for flags in (["-n", "1.5"], ["--nonsense"], ["a", "b"]):
-        assert_refused(run(PROMPT, *flags), 2, "run -h")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags",
-    [["-k", "511"], ["-t", "600", "-td", "600", "-k", "1"], ["-ngl", "-5", "-s", str(2**63 - 1), "--top-k", "9999"]],
+    ("flags", "says"),
+    [
+        ("-n 0", "max-tokens"),
+        ("-k many", "draft tokens"),
+        ("-k 512", "draft tokens"),
+        ("--temp nan", "temperature"),
+        ("-k auto --draft-min-p 1", "draft-min-p"),
+        ("--stop ", "stop"),
+        ("--baseline -q", "nowhere to report"),
+        ("-n 1.5", "run -h"),
+        ("--nonsense", "run -h"),
+        ("a b", "run -h"),
+    ],
 )
-def test_extreme_settings_run(flags):
-    result = run(PROMPT, "-n", 2, "-q", *flags)
-    assert (result.exit_code, bool(result.stdout)) == (0, True), result.stderr
+def test_a_senseless_setting(flags, says):
+    """Others are refused where settings are made: see tests/settings and tests/decoding/test_sampling.py."""
+    assert_refused(run(PROMPT, *flags.split(" ")), 2, says)
 
 
 def test_an_unknown_profile():
-    for name, says in (("demmo", "'demo'"), ("def f(x):", "leave out -p"), ("x" * 300, "specdec ls")):
-        assert_refused(run(PROMPT, "-p", name), 2, "no profile", name, says)
+    assert_refused(run(PROMPT, "-p", "demmo"), 2, "no profile 'demmo'", "'demo'")
+    assert_refused(run(PROMPT, "-p", "def f(x):"), 2, "no profile", "leave out -p")
 
 
 def test_memory_that_is_not_there(monkeypatch):
@@ -159,19 +113,11 @@ def test_memory_that_is_not_there(monkeypatch):
     assert run(PROMPT, "-n", 2, "-ngl", 1, "-ngld", 0).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("what", "room"), [("context", 1 << 30), pytest.param("weights", 2 << 30, marks=pytest.mark.slow)]
-)
-def test_out_of_memory(tmp_path, what, room):
-    """For a context of 262,144 tokens; for a target of 5 GB, which are holes but for its beginning."""
-    says, flags = ("insufficient memory", "-c"), ("-c", 1 << 18)
-    if what == "weights":
-        path = tmp_path / "big.gguf"
-        path.write_bytes(TARGET.read_bytes())
-        os.truncate(path, 5 * 10**9)
-        says, flags = ("big.gguf", "memory"), ("-m", path, "-md", DRAFT)
-    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (room, room))
-    assert_refused(specdec("run", PROMPT, "-n", 2, *flags, preexec_fn=limit), 1, *says)
+def test_out_of_memory():
+    """For a context of 262,144 tokens."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    done = specdec("run", PROMPT, "-n", 2, "-c", 1 << 18, preexec_fn=limit)
+    assert_refused(done, 1, "insufficient memory", "-c")
 
 
 # --- prompts -----------------------------------------------------------------------------------------------------
@@ -179,11 +125,10 @@ def test_out_of_memory(tmp_path, what, room):
 
 def test_a_prompt_that_is_none(tmp_path):
     path = tmp_path / "p.txt"
-    for prompt in ("", "\n\t\n"):
-        assert_refused(run(prompt), 2, "empty")
-        path.write_text(prompt)
-        assert_refused(run("-f", path), 2, "empty")
-    for name in ("missing.txt", ".", "x" * 300, "/proc/self/mem"):
+    path.write_text("\n\t\n")
+    assert_refused(run(""), 2, "empty")
+    assert_refused(run("-f", path), 2, "empty")
+    for name in (".", "x" * 300, "/proc/self/mem"):
         assert_refused(run("-f", tmp_path / name), 2, "cannot read the prompt file", Path(name).name)
     assert_refused(run("-f", "/dev/zero"), 2, "too long for a prompt", "/dev/zero")
     path.write_bytes("# caf\u00e9\n".encode("latin-1"))
@@ -203,7 +148,7 @@ def test_a_pipe(tmp_path):
 
 def test_a_prompt_longer_than_the_context(tmp_path):
     (tmp_path / "long.txt").write_text("x = 1\n" * 2000)
-    for flags, says in (([], "Shorten"), (["-c", "300"], "larger -c"), (["-c", "1024"], "Shorten")):
+    for flags, says in (([], "Shorten"), (["-c", "300"], "larger -c")):
         assert_refused(run("-f", tmp_path / "long.txt", *flags), 1, "tokens and fills the context", says)
 
 

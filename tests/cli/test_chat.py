@@ -4,7 +4,6 @@ import re
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from driver import assert_refused, call
@@ -85,22 +84,11 @@ def test_a_script_of_turns(models, tmp_path):
     assert out.count("\n") >= 5
 
 
-def test_an_answer_is_followed_by_one_line(models):
-    code, _, err = script(models, "one", "two", "/drafts off", "three")
-    lines = err.splitlines()
-    assert code == 0 and len(lines) == 4 and sum("tokens/s, " in line for line in lines) == 3
-    assert ["nothing was drafted" in line for line in lines] == [False, False, False, True]
-
-
 def test_show_prints_words(models):
-    _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/set temp 0.7", "/show")
-    said = [" ".join(line.split()) for line in err.splitlines()]
-    for line in ("drafter model", "draft-tokens 3", "bitwise off", "ngram-corpus none", "temp 0 (greedy)"):
-        assert line in said
-    assert {"seed not set", "seed 4", "bitwise on", "temp 0.7", "lora none", "accept coupled"} <= set(said)
+    _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/show", more=["--drafter", "auto"])
+    said = {" ".join(line.split()) for line in err.splitlines()}
+    assert {"drafter auto (ngram+model)", "temp 0 (greedy)", "lora none", "seed not set", "bitwise on"} <= said
     assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
-    _, _, err = script(models, "/show", more=["--drafter", "auto"])
-    assert re.search(r"^drafter +auto \(ngram\+model\)$", err, re.MULTILINE)
 
 
 def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
@@ -134,24 +122,12 @@ def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
     assert err.count("tokens/s, ") == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["/proc/none", "a file", "a loop"])
-def test_a_data_folder_that_cannot_be_written(models, tmp_path, monkeypatch, place):
-    folder = Path(place) if place.startswith("/") else tmp_path / place
-    if place == "a file":
-        folder.touch()
-    elif place == "a loop":
-        folder.symlink_to(folder)
-    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+def test_a_data_folder_that_cannot_be_written(models, tmp_path, monkeypatch):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    monkeypatch.setenv("XDG_DATA_HOME", str(loop))
     code, out, err = script(models, "one", "/save mine", "two")
     assert code == 1 and len(out.splitlines()) == 2 and err.count("cannot write") == 1
-    with at_terminal(*models) as terminal:
-        enter(terminal, b"one", "tokens kept")
-        enter(terminal, b"/save mine", "cannot write")
-        enter(terminal, b"/show", "2 messages")
-        prompted(terminal)
-        terminal.press(b"\x04")
-        assert terminal.ended() == 0
 
 
 def test_what_cannot_be_talked_with(models):
@@ -162,7 +138,7 @@ def test_what_cannot_be_talked_with(models):
 
 
 def test_a_script_that_is_not_utf8(models):
-    """As `run` refuses such a prompt, whatever encoding Python has for a pipe."""
+    """Whatever encoding Python has for a pipe."""
     for encoding in ("utf-8", "latin-1"):
         done = CliRunner(charset=encoding).invoke(app, ["chat", *map(str, models)], input=b"caf\xe9\n")
         assert_refused(done, 2, "is not UTF-8 text")
@@ -203,15 +179,11 @@ def test_at_a_terminal(models):
         assert terminal.ended() == 0
 
 
-SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGQUIT)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
-def test_a_signal_at_the_prompt(models, send):
+def test_a_signal_at_the_prompt(models):
     with at_terminal(*models) as terminal:
         prompted(terminal)
-        assert terminal.ended_by(send) == 128 + send
+        assert terminal.ended_by(signal.SIGHUP) == 129
 
 
 @pytest.mark.slow

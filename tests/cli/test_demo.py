@@ -2,11 +2,10 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic
 
 import pytest
-from driver import TARGET, call, configure, succeeded
+from driver import TARGET, configure, succeeded
 
 from specdec_cli.decoding.types import Done
 from specdec_cli.engine.engine import one_session
@@ -17,19 +16,15 @@ from specdec_cli.measure import race as racing
 PLAIN = next(each for each in racing.ARRANGEMENTS if not each.widened)
 
 
-@pytest.fixture(scope="module", params=["ngram", "ngram+model"])
-def finished(request):
-    """A race of two rounds."""
-    arrangement = replace(PLAIN, drafter=request.param)
-    with one_session(racing.settings(arrangement), Interrupt()) as session, pytest.MonkeyPatch.context() as changed:
-        changed.setattr(racing, "MOST_ROUNDS", 2)
-        changed.setattr(racing, "RACE_S", 300.0)
+@pytest.mark.parametrize("drafter", ["ngram", "ngram+model"])
+def test_both_write_the_same_text_in_every_round(monkeypatch, drafter):
+    monkeypatch.setattr(racing, "MOST_ROUNDS", 2)
+    monkeypatch.setattr(racing, "RACE_S", 300.0)
+    arrangement = replace(PLAIN, drafter=drafter)
+    with one_session(racing.settings(arrangement), Interrupt()) as session:
         race = racing.Race(session, arrangement, monotonic() + 300)
-        yield race, list(race), race.result()
-
-
-def test_both_write_the_same_text_in_every_round(finished):
-    race, _, result = finished
+        assert list(race)
+        result = race.result()
     assert len(race.alone) == len(race.drafted) == 2 and not race.interrupted
     lengths = {len(metrics.tokens) for metrics in race.alone + race.drafted}
     assert len(lengths) == 1 and lengths.pop() > 200
@@ -90,12 +85,8 @@ def test_the_screen(monkeypatch):
     monkeypatch.setattr("specdec_cli.cli.demo._WHOLE_S", 300.0)
     said = succeeded("demo").stdout
     whole = " ".join(said.split())
-    assert said.startswith("A model of 9 M weights ") and "round 3, the target alone: " in whole
-    assert "same text, token for token" in whole
+    assert "round 3, the target alone: " in whole and "same text, token for token" in whole
     assert ("  with drafts  " in said) != ("Other programs use this machine" in whole)
-    assert [line.split()[:2] for line in said.splitlines() if line.startswith("  specdec")] == [
-        ["specdec", command] for command in ("pull", "edit", "run", "compare", "tune")
-    ]
 
 
 def test_the_users_own_settings_do_not_change_the_race():
@@ -104,14 +95,3 @@ def test_the_users_own_settings_do_not_change_the_race():
     configure("temp: 0.9\ndrafter: none\n")
     assert [racing.settings(each) for each in racing.ARRANGEMENTS] == before
     assert {each.temperature for each in before} == {0.0}
-
-
-@pytest.mark.slow
-def test_a_damaged_pair_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(racing, "bundled_dir", lambda: tmp_path)
-    (tmp_path / "demo").mkdir()
-    for content in (None, b"GGUF", Path(TARGET).read_bytes()[:-1000]):
-        if content is not None:
-            (tmp_path / "demo" / "target.gguf").write_bytes(content)
-        done = call("demo")
-        assert done.exit_code and "Traceback" not in done.stderr and done.stderr.count("\n") == 2

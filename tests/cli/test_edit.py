@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 from driver import assert_refused, call
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -43,12 +43,9 @@ def invoke(*args):
 # The passage
 
 
-def test_the_model_is_asked_for_the_whole_file_in_one_block(file):
-    asked = Passage.read(file, None).prompt("Rename add.")
-    assert "the file code.py as follows: Rename add." in asked and asked.endswith(f"```\n{TEXT}```")
-
-
 def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
+    whole = Passage.read(file, None).prompt("Rename add.")
+    assert "the file code.py as follows: Rename add." in whole and whole.endswith(f"```\n{TEXT}```")
     passage = Passage.read(file, "1:2")
     assert passage.text == "def add(a, b):\n    return a + b\n" and "these lines of" in passage.prompt("x")
     assert passage.changed("```python\ndef add(x, y):\n    return x + y\n```") == TEXT.replace("a, b", "x, y").replace(
@@ -60,8 +57,6 @@ def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
 @pytest.mark.parametrize(
     "answer",
     [
-        "```\nnew\n```",
-        "```python\nnew\n```\n",
         "```python\r\nnew\r\n```\r\n",
         "Here it is:\n\n```py\nnew\n```\n\nDone.",
         "```py\nnew\n```\n\nRun it with:\n\n```sh\npython code.py\n```",
@@ -76,9 +71,7 @@ def test_an_answer_without_a_block_is_taken_if_it_resembles_the_text(file):
     assert Passage.read(file, None).changed(f"{TEXT.replace('add', 'plus')}\n\n") == TEXT.replace("add", "plus")
 
 
-@pytest.mark.parametrize(
-    "answer", ["", "Sorry, I can't.", "```python\n", "```\n```", "```\n\n```", f"```python\n{TEXT}"]
-)
+@pytest.mark.parametrize("answer", ["", "Sorry, I can't.", "```\n\n```", f"```python\n{TEXT}"])
 def test_any_other_answer_is_refused(file, answer):
     with pytest.raises(SpecdecError, match="nothing was written"):
         Passage.read(file, None).changed(answer)
@@ -100,22 +93,17 @@ def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
     assert (code, out) == (130, "") and "Nothing was written." in err and file.read_bytes() == TEXT.encode()
 
 
-@pytest.mark.parametrize(
-    "data", [b"a\r\nb\r\n", b"\xef\xbb\xbfa\nb\n", b"a\nb", b"a\r\nb\n", "a\u2028b\x0bc\n".encode()]
-)
-def test_line_breaks_marks_and_the_end_of_a_file_stay_as_they_are(tmp_path, data):
-    path = tmp_path / "a.txt"
-    path.write_bytes(data)
-    passage = Passage.read(path, None)
-    assert passage.changed(f"```\n{passage.text}\n```").encode() == data
-
-
 @given(
     st.lists(
         st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=9), min_size=1, max_size=9
     )
 )
+@example(["a\r", "b\r", ""])
+@example(["\ufeffa", "b", ""])
+@example(["a\r", "b", ""])
+@example(["a\u2028b\x0bc", ""])
 def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines):
+    """Line breaks, marks and the end of the file included."""
     path = tmp_path_factory.mktemp("edit") / "a.txt"
     path.write_bytes("\n".join(lines).encode())
     if "".join(lines).strip():
@@ -127,11 +115,9 @@ def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("a\nb\n", "a\nc\n"),
         ("a\nb", "a\nb\n"),
         ("a\nb\n", "a\nb"),
-        ("a\r\nb\r\n", "a\r\nc\r\n"),
-        ("\tx" + "y" * 200 + "\n", "\tx\n-- y\n"),
+        ("a\r\nb\r\n", "a\r\n-- c\r\n"),
     ],
 )
 def test_a_diff_is_a_patch(tmp_path, old, new):
@@ -178,10 +164,8 @@ def test_an_answer_that_was_cut_off_is_not_written(file, chatting):
     [
         (b"\xff\xfe", [], "is not UTF-8 text"),
         (b"a\0b", [], "is not text"),
-        (b"", [], "there is nothing to change"),
         (b" \n", [], "there is nothing to change"),
         (b"a\n", ["--range", "2:3"], "there are no lines 2:3"),
-        (b"a\n", ["--range", "x"], "cannot be 'x'"),
         (b"a\n", ["--range", "9" * 5000], "cannot be '999"),
         (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
         (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
@@ -196,5 +180,4 @@ def test_what_cannot_be_edited_is_refused_in_two_lines(tmp_path, chatting, data,
 
 def test_no_file_and_a_model_without_a_template_are_refused(tmp_path, file):
     assert_refused(call("edit", tmp_path, "Change it."), 2, "is not a file")
-    assert_refused(call("edit", tmp_path / "none", "Change it."), 2, "is not a file")
     assert_refused(call("edit", file, "Change it."), 2, "has no chat template")

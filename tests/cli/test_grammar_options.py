@@ -14,9 +14,8 @@ def test_a_schema_from_a_file_or_as_text(tmp_path):
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     answers = [told(*BOUND), told("run", PROMPT, "--json-schema", tmp_path / "schema.json")]
     assert answers[0]["text"] == answers[1]["text"] and not invalid(answers[0]["text"], SCHEMA)
-    stats = answers[0]["stats"]
-    assert answers[0]["finish_reason"] == "stop" and stats["forced"] > 5
-    assert answers[0]["drafter"] == "model", "what was asked for"
+    assert answers[0]["finish_reason"] == "stop" and answers[0]["stats"]["forced"] > 5
+    assert "fulfilled its grammar" in succeeded(*BOUND, "-n", 3).stderr, "an answer that is cut off is no failure"
 
 
 def test_a_grammar_and_a_regular_expression(tmp_path):
@@ -39,17 +38,11 @@ def test_forced_tokens_are_told_apart_and_recorded(tmp_path):
     assert json.loads(again.stdout) == json.loads(told(*BOUND)["text"])
 
 
-def test_an_answer_that_is_cut_off_is_no_failure():
-    report = succeeded(*BOUND, "-n", 3)
-    assert "fulfilled its grammar" in report.stderr and "length" not in report.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (("--json-schema", "{"), "JSON schema"),
         (("--json-schema", "no/such/file"), "No such file"),
-        (("--grammar", "no/such/file"), "No such file"),
         (("--grammar", "."), "directory"),
         (("--regex", "(["), "unclosed"),
         (("--regex", "a", "--json-schema", "{}"), "only one constraint"),
@@ -57,8 +50,3 @@ def test_an_answer_that_is_cut_off_is_no_failure():
 )
 def test_what_cannot_be_used_is_told_before_a_model_is_looked_for(options, says):
     assert_refused(run("-m", "no/such/model.gguf", *options, PROMPT), 2, says)
-
-
-def test_a_file_that_is_no_text(tmp_path):
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
-    assert_refused(run("--json-schema", tmp_path / "bytes", PROMPT), 2, "UTF-8")

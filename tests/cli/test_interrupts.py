@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from driver import ESCAPE, PROMPT, start
+from driver import ESCAPE, start
 from hub_pairs import wait_until
 from terminal import Terminal
 
@@ -26,15 +26,6 @@ def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
     assert time.monotonic() - started < 4.0
     assert b"Traceback" not in err and b"KeyboardInterrupt" not in err
     return process.returncode, out.decode(), err.decode()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delay", [0, 0.005, 0.02])
-def test_interrupted_while_loading(delay):
-    with Terminal("run", PROMPT * 500, "-n", 1000, "-c", 8192, streams=("stderr",)) as terminal:
-        terminal.read(until="loading")
-        time.sleep(delay)
-        assert terminal.ended_by(signal.SIGINT) == 130 and "interrupted" in terminal.text
 
 
 @pytest.mark.slow
@@ -79,21 +70,10 @@ def test_ctrl_z_does_not_count_as_decoding_time(tmp_path):
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     time.sleep(0.5)
     process.send_signal(signal.SIGCONT)
-    code, out, _ = interrupt(process)
-    took, timing = time.monotonic() - started, json.loads(out)["timing"]
-    assert code == 130 and 0 < timing["ttft_s"] + timing["decode_s"] < took - 0.5
-
-
-@pytest.mark.slow
-def test_interrupted_with_json_gives_the_partial_object(tmp_path):
-    trace = tmp_path / "trace.jsonl"
-    process = start(*LONG, "--json", "--trace", trace)
-    # Until the first steps have been buffered and written.
-    wait_until(lambda: trace.exists() and trace.stat().st_size > 0, process)
     code, out, err = interrupt(process)
-    found = json.loads(out)
-    assert (code, err, found["finish_reason"]) == (130, "", "interrupted")
-    assert found["completion_tokens"] == len(found["tokens"]) > 0 and found["text"]
+    took, found = time.monotonic() - started, json.loads(out)
+    assert (code, err) == (130, "") and 0 < found["timing"]["ttft_s"] + found["timing"]["decode_s"] < took - 0.5
+    assert found["finish_reason"] == "interrupted" and found["completion_tokens"] == len(found["tokens"]) > 0
 
 
 def test_interrupted_in_the_live_view_leaves_the_terminal_as_it_was():

@@ -30,26 +30,17 @@ LOOKAHEAD = (*ALONE, "--drafter", "lookahead", "--lookahead")
 
 
 def test_a_senseless_window_is_refused_before_a_file_is_touched():
-    for value in ("0:4:7", "7:1:7", "-7:4:7", "7:4", "7:4:7:2", "7:4:x", "7.5:4:7", ""):
-        for drafter in ("lookahead", "ngram+lookahead", "none"):
-            done = run("-m", "no-such-file.gguf", "--drafter", drafter, f"--lookahead={value}", PROMPT)
-            assert_refused(done, 2, f"lookahead cannot be {value!r}", "W:N:G")
-
-
-@pytest.mark.slow
-def test_the_largest_window_that_is_allowed_runs_and_larger_ones_are_refused():
-    assert answer(*LOOKAHEAD, "64:5:64", "-k", 511)["notes"] == []
-    for value in ("200:5:200", "7:99:7", "1:2:99999999999999999999"):
-        assert_refused(run(*LOOKAHEAD, value, PROMPT), 2, f"lookahead {value} does not fit into one pass", "512", "256")
+    for value in ("0:4:7", "7:1:7", "7:4", "7:4:x", ""):
+        done = run("-m", "no-such-file.gguf", "--drafter", "ngram+lookahead", f"--lookahead={value}", PROMPT)
+        assert_refused(done, 2, f"lookahead cannot be {value!r}", "W:N:G")
 
 
 def test_the_window_must_fit_into_a_fixed_length():
     for k in (5, 19):
         assert_refused(run(*LOOKAHEAD, "7:4:7", "-k", k, PROMPT), 2, f"into {k} draft tokens", "-k 20", "auto")
-    for k, window in ((20, "7:4:7"), (5, "2:3:2")):
-        found = answer(*LOOKAHEAD, window, "-k", k)
-        assert found["stats"]["drafted"] > 0 and found["lookahead"] == window
-    assert run(*ALONE, "--drafter", "ngram", "-k", 5, "-n", 4, PROMPT).exit_code == 0, "ngram does not care"
+    assert_refused(run(*LOOKAHEAD, "200:5:200", PROMPT), 2, "does not fit into one pass", "512", "256")
+    found = answer(*LOOKAHEAD, "7:4:7", "-k", 20)
+    assert found["stats"]["drafted"] > 0 and found["lookahead"] == "7:4:7"
 
 
 def test_variants_that_need_contexts_of_different_kinds():
@@ -70,8 +61,7 @@ def test_variants_that_need_contexts_of_different_kinds():
 
 
 def test_small_needs_its_model():
-    for name in ("small>model", "model<small", "ngram+small>model"):
-        assert_refused(run(*PAIR, "--drafter", name, PROMPT), 2, "no second draft model", "-mds")
+    assert_refused(run(*PAIR, "--drafter", "ngram+small>model", PROMPT), 2, "no second draft model", "-mds")
 
 
 def test_a_small_model_that_cannot_be_had(tmp_path):
@@ -84,17 +74,15 @@ def test_a_small_model_that_cannot_be_had(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "drafter", "says"),
+    ("command", "option", "value", "drafter", "says"),
     [
-        ("-mds", "nothing.gguf", "model", "--draft-small is for drafters with a second draft model"),
-        ("--lookahead", "4:3:4", "ngram+model", "--lookahead is for the drafter lookahead"),
-        ("--tree", "4", "ngram", "--tree is for drafters with a draft model"),
-        ("--tree", "4", "lookahead", "--tree is for drafters with a draft model"),
+        ("run", "-mds", "nothing.gguf", "model", "--draft-small is for drafters with a second draft model"),
+        ("run", "--lookahead", "4:3:4", "ngram+model", "--lookahead is for the drafter lookahead"),
+        ("compare", "--tree", "4", "lookahead", "--tree is for drafters with a draft model"),
     ],
 )
-def test_an_option_of_another_drafter_is_refused(option, value, drafter, says):
-    for command in ("run", "compare"):
-        assert_refused(call(command, *PAIR, "--drafter", drafter, option, value, PROMPT), 2, says, "Add --drafter")
+def test_an_option_of_another_drafter_is_refused(command, option, value, drafter, says):
+    assert_refused(call(command, *PAIR, "--drafter", drafter, option, value, PROMPT), 2, says, "Add --drafter")
 
 
 def test_a_small_model_for_which_there_is_no_room_costs_its_help_alone(monkeypatch):

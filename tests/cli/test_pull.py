@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import struct
 from pathlib import Path
@@ -10,30 +11,18 @@ from pathlib import Path
 import ggufs
 import hub_pairs
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, run
-from hub_pairs import BIG, BIG_FILE, NAME, PAIR, SIZES, SMALL, SMALL_FILE, WINDOW, pull_here, pulled_here, weights
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run
+from hub_pairs import BIG, BIG_FILE, FAR, NAME, NEAR, PAIR, SIZES, SMALL, SMALL_FILE, WINDOW, pulled_here
+from hub_server import HubServer
+from terminal import Terminal
 
 from specdec_cli.pairs import profiles
 
-TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
-
 
 def run_here(*args: object) -> dict:
-    result = run(*TOKENS, *args)
+    result = run(PROMPT, "-n", 12, "-k", 3, "--json", *args)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def kept(folder):
-    """Names of pairs, models, and bytes of what is not whole."""
-    return hub_pairs.records(folder), hub_pairs.files(folder), hub_pairs.begun(folder)
-
-
-def begin_file(file: dict, data: bytes) -> None:
-    """Leave the beginning of a planned file in the cache."""
-    blobs = Path(file["path"]).parents[2] / "blobs"
-    blobs.mkdir(parents=True, exist_ok=True)
-    (blobs / f"{file['digest']}.incomplete").write_bytes(data)
 
 
 def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, inside, monkeypatch, tmp_path):
@@ -44,8 +33,8 @@ def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, inside, monkeypatch, 
     big, small = f"{BIG}/{BIG_FILE}", f"{SMALL}/{SMALL_FILE}"
     header = f"bytes=0-{WINDOW - 1}"
     assert contents == [(big, header), (small, header), (big, None), (small, None)]
-    assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == SIZES
-    assert kept(tmp_path) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+    assert (hub_pairs.weights(hub, BIG_FILE), hub_pairs.weights(hub, SMALL_FILE)) == SIZES
+    assert hub_pairs.records(tmp_path) == [NAME] and hub_pairs.files(tmp_path) == [SMALL_FILE, BIG_FILE]
     # The token is the Hub's affair, not that of the hosts it leads to.
     tokens = {(request.path.startswith("/cdn/"), request.token) for request in hub.requests}
     assert tokens == {(False, hub.token), (True, None)}
@@ -71,7 +60,7 @@ def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
     other[at] ^= 1
     hub.add(SMALL, {SMALL_FILE: bytes(other)})
     hub.alter(hub_pairs.content(hub, SMALL_FILE, 1), at=at)
-    assert_refused(pull_here(*PAIR), 3, "token 300")
+    assert_refused(hub_pairs.pull_here(*PAIR), 3, "token 300")
     assert not list((tmp_path / "config").rglob("*.*"))
 
 
@@ -91,35 +80,12 @@ def test_a_split_model_comes_in_all_its_parts(hub, inside, tmp_path):
     assert run_here("-p", "halves")["text"] == run_here()["text"]
 
 
-@pytest.mark.slow
-def test_a_pull_that_was_killed_goes_on_where_it_stopped(hub, inside, tmp_path):
-    process = hub_pairs.begin_and_stall(hub, tmp_path, after=6_000_000)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    hub_pairs.assert_nothing_kept(tmp_path)
-    there = hub_pairs.begun(tmp_path)
-    assert there >= 5_000_000
-    assert run(PROMPT, "-m", PAIR[1], "--drafter", "none").exit_code == 4  # half a file is no model
-
-    hub.reset()
-    found = pulled_here(*PAIR)
-    assert found["downloaded"] == sum(SIZES) - there
-    assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == (SIZES[0] - there, SIZES[1])
-    assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
-
-
-def test_a_pull_that_was_killed_while_it_checked(hub, inside, tmp_path):
-    """All bytes are there, under the name of what is not yet known to be right."""
+def test_a_dry_run_costs_two_headers_and_keeps_nothing(hub, inside, tmp_path):
     plan = pulled_here(*PAIR, "--dry-run")
     assert plan["to_download"] == sum(SIZES) and plan["check"]["memory"]["needed"] > sum(SIZES)
     assert 0 < hub.served <= 2 * WINDOW
     hub_pairs.assert_nothing_kept(tmp_path)
     assert not (tmp_path / "hf").exists()
-    for role, source in (("target", TARGET), ("draft", DRAFT)):
-        begin_file(plan[role]["remote"]["files"][0], source.read_bytes())
-    hub.reset()
-    assert pulled_here(*PAIR)["downloaded"] == 0
-    assert weights(hub) == 0 and hub_pairs.files(tmp_path) == [SMALL_FILE, BIG_FILE]
 
 
 @pytest.mark.slow
@@ -131,18 +97,16 @@ def test_two_pulls_of_one_pair_at_once(hub, tmp_path):
     seen = b""
     while b"waiting" not in seen:  # it says so, and does not fetch the same bytes beside the first
         seen += second.stderr.read1()
-    assert weights(hub) <= 5_000_000
+    assert hub_pairs.weights(hub) <= 5_000_000
     there = hub_pairs.begun(tmp_path)
     first.kill()
     first.communicate()
-    third = hub_pairs.begin(hub, tmp_path, *PAIR, "--json")
     out, errors = second.communicate(timeout=20)
     assert second.returncode == 0 and b"is ready" in out, errors.decode()
-    assert json.loads(third.communicate(timeout=20)[0])["name"] == NAME
-    assert weights(hub, SMALL_FILE) == SIZES[1]  # once
+    assert hub_pairs.weights(hub, SMALL_FILE) == SIZES[1]  # once
     # The second goes on where the first was killed.
     assert [request.range for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][3] == f"bytes={there}-"
-    assert kept(tmp_path) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+    assert hub_pairs.records(tmp_path) == [NAME] and hub_pairs.files(tmp_path) == [SMALL_FILE, BIG_FILE]
 
 
 def test_a_server_without_ranges(hub, inside):
@@ -151,11 +115,12 @@ def test_a_server_without_ranges(hub, inside):
     hub.ranges = False
     plan = pulled_here(*PAIR, "--dry-run")
     assert "range requests" in plan["notes"][0] and len(plan["notes"]) == 1
-    assert (
-        sum(request.sent for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}") < WINDOW + 6_000_000
-    )  # what two sockets hold
+    sent = sum(request.sent for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}")
+    assert sent < WINDOW + 6_000_000  # what two sockets hold
     (file,) = plan["target"]["remote"]["files"]
-    begin_file(file, TARGET.read_bytes()[:5_000_000])
+    blobs = Path(file["path"]).parents[2] / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    (blobs / f"{file['digest']}.incomplete").write_bytes(TARGET.read_bytes()[:5_000_000])
     hub.reset()
     assert "range requests" in pulled_here(*PAIR)["notes"][0]
     whole = [request.sent for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][-1]
@@ -184,7 +149,7 @@ def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
     hub.add("other/target-GGUF", {BIG_FILE: TARGET.read_bytes() + struct.pack("<Q", 1)})
     others = ("--target", "other/target-GGUF:Q4_K_M", *PAIR[2:])
     for name in ("demo", NAME):
-        assert_refused(pull_here(*others, "--as", name), 2, "--as", repr(name))
+        assert_refused(hub_pairs.pull_here(*others, "--as", name), 2, "--as", repr(name))
     second = pulled_here(*others)["name"]
     assert second.startswith("other+") and second.endswith(NAME)
     assert (tmp_path / "config" / "specdec" / "pulled" / f"{NAME}.json").read_bytes() == record
@@ -193,14 +158,121 @@ def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
 
 
 def test_a_profile_is_pulled_by_its_name_and_a_target_without_its_flag(hub, inside, tmp_path):
-    folder = hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
+    hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
     assert_refused(run(PROMPT, "-p", "mine"), 4, "Download it: specdec pull mine")
-    assert pulled_here("mine")["run"] == "specdec run -p mine"
-    assert hub_pairs.records(tmp_path) == ["mine"] and list(folder.iterdir()) == [folder / "mine.yaml"]
+    assert pulled_here("mine")["run"] == "specdec run -p mine" and hub_pairs.records(tmp_path) == ["mine"]
     assert run_here("-p", "mine")["completion_tokens"] == 12
     assert pulled_here("mine")["already"]
     hub_pairs.own_profile("alone", f"target: {PAIR[1]}\n")
     found = pulled_here("alone")
     assert (found["draft"], found["check"], set(found["paths"])) == (None, None, {"target"})
     assert pulled_here(PAIR[1], *PAIR[2:])["name"] == "mine" and hub_pairs.records(tmp_path) == ["alone", "mine"]
-    assert_refused(pull_here("--target", TARGET, *PAIR[2:], "--as", "own"), 2, "all on the Hub")
+    assert_refused(hub_pairs.pull_here("--target", TARGET, *PAIR[2:], "--as", "own"), 2, "all on the Hub")
+
+
+# --- on a terminal ---
+
+
+def terminal(hub: HubServer, folder: Path, *args: object) -> Terminal:
+    """A pull on a terminal."""
+    return Terminal("pull", *args, env=hub_pairs.environment(hub, folder))
+
+
+def test_a_download_shown_and_interrupted(hub, tmp_path):
+    hub.slow(hub_pairs.content(hub, BIG_FILE), 3_000_000)
+    with terminal(hub, tmp_path, *PAIR, "--yes") as shown:
+        shown.read(until="0:00:0")
+        (big,) = (line for line in shown.lines if line.startswith(BIG_FILE) and "MB/s" in line)
+        assert re.search(r" [1-9]\.\d/9\.6 MB +\d+\.\d MB/s +0:00:0\d", big)
+        assert any(line.startswith(SMALL_FILE) and "1.1 MB" in line for line in shown.lines)
+        assert shown.ended_by(signal.SIGINT, within=10) == 130 and "interrupted" in shown.text
+    hub_pairs.assert_nothing_kept(tmp_path)
+    there = hub_pairs.begun(tmp_path)
+    assert there >= 1 << 20
+    hub.faults.clear()
+    hub.reset()
+    with terminal(hub, tmp_path, *PAIR) as shown:
+        assert f"{there / SIZES[0]:.0%} here" in shown.read(until="Download?")
+        shown.press(b"\n")  # yes
+        assert shown.ended() == 0
+    assert hub_pairs.weights(hub, BIG_FILE) == SIZES[0] - there
+    assert f"specdec run -p {NAME}" in shown.text
+
+
+def test_a_download_that_is_refused(hub, tmp_path):
+    with terminal(hub, tmp_path, *PAIR) as shown:
+        seen = shown.read(until="Download?")
+        assert all(part in seen for part in ("10.7 MB", "identical", "memory"))
+        assert shown.ended_by(b"n\n", within=10) == 1
+    assert 0 < hub.served <= 2 * WINDOW
+    assert not (tmp_path / "hf").exists() and not (tmp_path / "config").exists()
+
+
+# --- proposals ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def family(hub, tmp_path) -> HubServer:
+    hub_pairs.publish_family(hub, BIG, tmp_path)
+    return hub
+
+
+def test_drafts_are_proposed_for_a_target_alone_and_the_first_is_taken_with_yes(family, inside, tmp_path):
+    found = pulled_here(*PAIR[:2])
+    assert [proposal["name"] for proposal in found["proposals"]] == [NEAR, FAR]
+    near, far = found["proposals"]
+    assert 0.03 < near["ratio"] < 0.08 < far["ratio"] < 0.11 and near["verdict"] == far["verdict"] == "identical"
+    assert not found["notes"], "errors about repositories that nobody named"
+    assert 0 < family.served <= 8 * WINDOW
+    hub_pairs.assert_nothing_kept(tmp_path)
+    found = pulled_here(*PAIR[:2], "--yes")
+    assert found["draft"]["reference"] == NEAR and hub_pairs.records(tmp_path) == [found["name"]]
+
+
+@pytest.mark.slow
+def test_a_proposal_is_chosen_by_its_number(family, tmp_path):
+    with terminal(family, tmp_path, *PAIR[:2]) as shown:
+        shown.read(until="Which draft?")
+        (row,) = (line for line in shown.lines if FAR in line)
+        shown.press(b"3\n")  # not passed over in silence
+        shown.read(until="1 to 2")
+        shown.press(f"{row.split()[0]}\n".encode())
+        assert BIG_FILE in shown.read(until="Download?")
+        shown.press(b"y\n")
+        assert shown.ended() == 0
+    assert hub_pairs.files(tmp_path) == ["Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf", BIG_FILE]
+    (record,) = (tmp_path / "config" / "specdec" / "pulled").iterdir()
+    assert json.loads(record.read_text())["draft"]["reference"] == FAR
+
+
+def test_where_no_draft_is_known_the_target_is_pulled_alone(hub, inside, tmp_path):
+    shown = call("pull", *PAIR[:2])
+    assert shown.exit_code == 0 and "n-gram drafts" in shown.stderr and "--yes" in shown.stdout
+    hub_pairs.assert_nothing_kept(tmp_path)
+    found = pulled_here(*PAIR[:2], "--yes")
+    assert found["draft"] is None and hub_pairs.records(tmp_path) == [found["name"]]
+    assert "--drafter none" not in found["run"]
+
+
+# --- tokenizers that differ --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(family) -> tuple[str, ...]:
+    """A pair whose draft has other tokens."""
+    return ("--target", f"{BIG}:Q4_K_M", "--draft", "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0")
+
+
+def test_a_draft_to_be_translated_is_pulled_only_if_that_is_said(family, other, inside, tmp_path):
+    for sure in ((), ("--yes",)):
+        hub_pairs.refused_here(tmp_path, "tokenizers", "differ", "--translate", args=(*other, *sure), code=3)
+    assert pulled_here(*other, "--translate")["check"]["verdict"] == "translatable"
+
+
+@pytest.mark.slow
+def test_on_a_terminal_the_answer_is_no_by_default(family, other, tmp_path):
+    with terminal(family, tmp_path, *other) as shown:
+        assert "usually slower" in shown.read(until="[y/N]")
+        shown.press(b"\n")
+        assert shown.ended() == 1
+    hub_pairs.assert_nothing_kept(tmp_path)

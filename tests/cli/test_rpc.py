@@ -57,29 +57,16 @@ def answer(*options, servers=()):
         ("--drafter", "ngram+model", "-k", "4"),
         ("--drafter", "model", "-k", "6", "--tree", "3"),
         ("--drafter", "lookahead", "-k", "8"),
-        ("-m", str(DEMO / "target.gguf"), "-md", str(DEMO / "eagle3.gguf"), "--drafter", "eagle3", "-k", "3"),
-        (
-            "-m",
-            str(DEMO / "target.gguf"),
-            "-md",
-            str(DEMO / "medusa.gguf"),
-            "--drafter",
-            "medusa",
-            "-k",
-            "6",
-            "--tree",
-            "4",
-        ),
+        ("-m", TARGET, "-md", DEMO / "eagle3.gguf", "--drafter", "eagle3", "-k", "3"),
+        ("-m", TARGET, "-md", DEMO / "medusa.gguf", "--drafter", "medusa", "-k", "6", "--tree", "4"),
         ("--drafter", "model", "-k", "4", "--temp", "0.8", "--seed", "5"),
         ("-ngl", "2", "--drafter", "model", "-k", "3"),
     ],
-    ids=lambda options: " ".join(part for part in options if not part.startswith("/")),
+    ids=lambda options: " ".join(part for part in options if isinstance(part, str)),
 )
 @pytest.mark.usefixtures("unrepacked")
 def test_the_text_is_the_local_one(two, options):
-    """Bit for bit: both sides compute with the same library, of weights that nobody repacks, in passes of the same
-    widths. `-k auto` goes by what is measured, and chooses other widths over the network.
-    """
+    """`-k auto` goes by what is measured, and chooses other widths over the network."""
     local = answer(*options)
     assert answer(*options, servers=two) == answer(*options, servers=two[:1]) == local
 
@@ -157,7 +144,6 @@ def test_it_measures_compares_and_answers_several_at_once(two, table_pair, tmp_p
 
 
 def told(done):
-    """The two lines of an error, from a process that ended with code 1."""
     assert done.returncode == 1, done.stderr.decode()
     what, to_do = done.stderr.decode().rstrip("\n").split("\n")[-2:]
     assert what.startswith("specdec: ") and to_do.startswith("  ") and len(to_do) > 10
@@ -165,16 +151,12 @@ def told(done):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["silent", "closing", "http", "old", "nobody"])
+@pytest.mark.parametrize("kind", ["silent", "http", "old"])
 def test_what_is_no_server_is_an_error_of_two_lines(kind):
     started = monotonic()
-    if kind == "nobody":
-        where = f"127.0.0.1:{free_port()}"
+    with fake_server(kind) as where:
         done = specdec("run", PROMPT, "--rpc", where)
-    else:
-        with fake_server(kind) as where:
-            done = specdec("run", PROMPT, "--rpc", where)
-    said = {"silent": "not answered for 5 s", "old": ".".join(map(str, VERSION_OF_ANOTHER_AGE)), "nobody": "refused"}
+    said = {"silent": "not answered for 5 s", "old": ".".join(map(str, VERSION_OF_ANOTHER_AGE))}
     what = told(done)
     assert where in what and said.get(kind, "is gone, or is not a llama.cpp server") in what
     assert done.stdout == b"" and monotonic() - started < SOON_S
@@ -186,7 +168,6 @@ def test_what_is_no_server_is_an_error_of_two_lines(kind):
     [
         ("device_count", struct.pack("<QI", 4, 2**32 - 1), "claims 4,294,967,295 devices"),
         ("device_count", struct.pack("<QI", 4, 0), "cannot use the server"),
-        ("device_count", struct.pack("<QI", 2**40, 1), "is gone, or is not a llama.cpp server"),
         ("get_alignment", struct.pack("<QQ", 8, 3), "is gone, or is not a llama.cpp server"),
         ("buffer_get_base", struct.pack("<QQ", 8, 0), "is gone, or is not a llama.cpp server"),
     ],
@@ -222,7 +203,7 @@ def fail(servers, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "which"), [("die", 0), ("stall", 1), ("die", 1), ("stall", 0)])
+@pytest.mark.parametrize(("fault", "which"), [("stall", 1), ("die", 0)])
 @pytest.mark.usefixtures("unrepacked")
 def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, which):
     with rpc_servers(2) as servers:
@@ -241,15 +222,6 @@ def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["die", "stall"])
-def test_they_do_so_every_time(fault):
-    for turn in range(20 if fault == "die" else 5):
-        with rpc_servers(2) as servers:
-            code, _, errors = fail(servers, lambda _, at=turn % 2: getattr(servers[at], fault)())
-        assert code == 1 and "specdec: " in errors
-
-
-@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_a_server_that_stalls():
     def stall(running):
         servers[0].stall()
@@ -261,11 +233,13 @@ def test_ctrl_c_ends_the_wait_for_a_server_that_stalls():
 
 
 def test_addresses_are_refused_that_are_none_or_not_private():
-    for text in ("here", "host:", ":5", "host:70000", "a:1,a:1", "::1:5"):
+    for text in ("here", "host:70000", "a:1,a:1", "::1:5"):
         refused = call("run", PROMPT, "--rpc", text)
         assert refused.exit_code == 2 and "HOST:PORT" in refused.stderr
     public = call("run", PROMPT, "--rpc", "8.8.8.8:50052")
     assert public.exit_code == 2 and "--rpc-insecure" in public.stderr
+    nobody = call("run", PROMPT, "--rpc", f"127.0.0.1:{free_port()}")
+    assert nobody.exit_code == 1 and "refused" in nobody.stderr
 
 
 def test_next_token_layers_of_the_target_do_not_go_there(two, tmp_path):

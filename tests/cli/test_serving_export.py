@@ -1,7 +1,6 @@
 """`specdec export`: a pair in the words of other engines."""
 
 import json
-import re
 import shlex
 import shutil
 
@@ -40,17 +39,8 @@ def test_llama_server_gets_the_best_fixed_length_of_the_recording():
     assert said["--model"] == str(TARGET) and said["--spec-draft-model"] == str(DRAFT)
     assert said["--spec-type"] == "draft-simple" and int(said["--spec-draft-n-max"]) == found["setting"]["tokens"] > 0
     setting = found["setting"]
-    assert (
-        setting["tokens_per_s"] > setting["alone_tokens_per_s"]
-        and setting["auto_speedup"] > setting["tokens_per_s"] / setting["alone_tokens_per_s"]
-    )
-    assert "rtx-4090" in found["expected"][0] and f"{setting['tokens']} draft tokens" in found["expected"][0]
-
-
-def test_what_compare_found_is_told_beside_it():
-    succeeded("compare", "-p", "demo", "--prompts", "python", "--limit", "3", "-n", "8", "--repeat", "1", "-k", "2")
-    found = exported("llama-server", "-p", "demo", "--what-if", "rtx-4090")
-    assert re.search(r"specdec compare measured \d\.\d\dx here", found["expected"][1])
+    assert setting["auto_speedup"] > setting["tokens_per_s"] / setting["alone_tokens_per_s"] > 1
+    assert "rtx-4090" in found["expected"][0]
 
 
 def test_where_no_length_pays_the_target_runs_alone():
@@ -76,7 +66,7 @@ def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
     own = {"vllm", "sglang"} & {engine}
     assert ("Qwen/Qwen3-0.6B" if own else "Qwen/Qwen3-0.6B-GGUF") in text
     assert ("GGUF" in text) != bool(own) and found["measure"] == "specdec pull qwen3-8b && specdec tune -p qwen3-8b"
-    assert len(found["lost"]) >= 4 and ("not run" in found["checked"]) == (engine != "llama-server")
+    assert found["lost"] and ("not run" in found["checked"]) == (engine != "llama-server")
 
 
 def test_vllm_and_sglang_count_as_they_do():
@@ -89,20 +79,10 @@ def test_vllm_and_sglang_count_as_they_do():
     }
     said = options(exported("sglang", "-p", "qwen3-8b")["command"])
     assert said["--speculative-num-steps"] == "4" and said["--speculative-num-draft-tokens"] == "5"
-    looked_up = json.loads(
-        options(exported("vllm", "-p", "qwen3-8b", "--drafter", "ngram")["command"])["--speculative-config"]
-    )
+    ngram = ("-p", "qwen3-8b", "--drafter", "ngram")
+    looked_up = json.loads(options(exported("vllm", *ngram)["command"])["--speculative-config"])
     assert looked_up["method"] == "ngram" and looked_up["prompt_lookup_max"] > looked_up["prompt_lookup_min"]
-    assert (
-        options(exported("sglang", "-p", "qwen3-8b", "--drafter", "ngram")["command"])["--speculative-algorithm"]
-        == "NGRAM"
-    )
-
-
-@pytest.mark.parametrize("drafter", ["lookahead", "self", "eagle3"])
-def test_what_no_other_engine_drafts_is_refused(drafter):
-    done = call("export", "llama-server", "-p", "demo", "--drafter", drafter)
-    assert done.exit_code in (1, 2) and done.stdout == ""
+    assert options(exported("sglang", *ngram)["command"])["--speculative-algorithm"] == "NGRAM"
 
 
 def test_none_is_the_target_alone():
@@ -112,13 +92,9 @@ def test_none_is_the_target_alone():
 
 
 def test_models_that_the_configuration_names_count():
-    configure("profile: qwen3-8b\n")
-    assert "Qwen/Qwen3-8B-GGUF:Q4_K_M" in exported("llama-server")["command"]
     configure("target: qwen3-8b\n")
     said = options(exported("llama-server", "-ngl", "20")["command"])
     assert said["--spec-draft-hf"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0" and said["--gpu-layers"] == "20"
-    configure("drafter: ngram\n")
-    assert options(exported("llama-server", "-p", "demo")["command"])["--spec-type"] == "ngram-simple"
 
 
 def test_at_a_temperature_the_rule_of_the_engine_counts():
@@ -133,6 +109,7 @@ def test_at_a_temperature_the_rule_of_the_engine_counts():
         (("nothing",), "no engine"),
         (("vllm",), "can't load GGUF"),
         (("llama-server", "-p", "demo", "--what-if", "abacus"), "abacus"),
+        (("llama-server", "-p", "demo", "--drafter", "lookahead"), "no other engine"),
         (("llama-server", "-m", "missing.gguf"), "missing.gguf"),
     ],
 )
@@ -148,16 +125,13 @@ def test_a_path_that_a_preset_would_cut_is_refused(tmp_path):
 
 
 def test_a_path_with_spaces_stays_one_word(tmp_path):
-    folder = tmp_path / "my models"
-    folder.mkdir()
-    model = shutil.copy(TARGET, folder / "target.gguf")
-    command = exported("llama-server", "-m", model)["command"]
-    assert options(command)["--model"] == str(model) and options(command)["--spec-type"] == "ngram-simple"
+    model = shutil.copy(TARGET, tmp_path / "my target.gguf")
+    said = options(exported("llama-server", "-m", model)["command"])
+    assert said["--model"] == str(model) and said["--spec-type"] == "ngram-simple"
 
 
 def test_commands_are_printed_on_one_line_at_any_width():
-    for width in ("20", "80"):
-        done = succeeded("export", "llama-server", "-m", TARGET, "-md", DRAFT, COLUMNS=width)
-        found = exported("llama-server", "-m", TARGET, "-md", DRAFT)
-        assert done.stdout == found["command"] + "\n"
-        assert found["measure"] in done.stderr.splitlines() and "specdec tune" in found["measure"]
+    done = succeeded("export", "llama-server", "-m", TARGET, "-md", DRAFT, COLUMNS="20")
+    found = exported("llama-server", "-m", TARGET, "-md", DRAFT)
+    assert done.stdout == found["command"] + "\n"
+    assert found["measure"] in done.stderr.splitlines() and "specdec tune" in found["measure"]

@@ -30,7 +30,6 @@ def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
         (("medusa", "--heads", "0"), "there cannot be 0 heads"),
         (("distill", "--from", "scratch", "--depth", "0"), "cannot have 0 layers"),
         (("distill", "--from", "scratch", "--words", "-3"), "a vocabulary of -3 tokens"),
-        (("medusa", "--words", "9"), "a vocabulary of 9 tokens"),
         (("distill", "--from", "x.gguf", "--words", "9"), "are only for --from scratch"),
         (("eagle3", "--minutes", "0"), "take 0 minutes"),
         (("eagle3", "--tokens", "5"), "5 tokens"),

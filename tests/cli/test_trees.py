@@ -1,8 +1,10 @@
 """`--tree`: trees from the command line to the recording and back, where they help nobody, and where they cannot be."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
-from driver import PROMPT, assert_refused, call, configure, run, told
+from driver import PROMPT, assert_refused, call, run, told
 from test_replay import changed, on_terminal, record, step
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
@@ -33,12 +35,9 @@ def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
     assert tree["tokens"] == alone["tokens"]
     assert (tree["tree"], alone["tree"], tree["draft_tokens"]) == (width, 1, k)
     stats = tree["stats"]
-    assert stats["emitted"] == 24 and sum(stats["histogram"]) == sum(stats["lengths"]) == stats["steps"]
     assert stats["drafted"] == sum(n * count for n, count in enumerate(stats["lengths"]))
     assert stats["accepted"] == sum(n * count for n, count in enumerate(stats["histogram"]))
-    assert k != 2 or len(stats["lengths"]) <= 3
     assert k != 8 or len(stats["per_position"]) < 8, "positions are depths, of which a tree has fewer than tokens"
-    assert all(0 <= share <= 1 for share in stats["per_position"])
 
 
 def test_chains_and_trees_in_one_answer(tmp_path):
@@ -57,18 +56,9 @@ def test_chains_and_trees_in_one_answer(tmp_path):
 # --- the setting --------------------------------------------------------------------------------------------------
 
 
-def test_a_senseless_number_of_branches(monkeypatch):
+def test_a_senseless_number_of_branches():
     for value in ("0", "65"):
         assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
-    for value in ("-1", "x"):
-        assert_refused(call("compare", TEXT, "-k", 3, "--vs", f"tree={value}"), 2, "tree")
-    result = run(PROMPT, "--tree", "1.5")
-    assert result.exit_code == 2 and "--tree" in result.stderr and result.stdout == ""
-    configure("tree: wide\n")
-    assert_refused(run(PROMPT), 2, "tree", "config.yaml")
-    monkeypatch.setenv("SPECDEC_TREE", "65")
-    configure("")
-    assert_refused(run(PROMPT), 2, "tree cannot be 65")
 
 
 @pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba")])
@@ -79,8 +69,6 @@ def test_a_recurrent_memory(tmp_path, target, draft):
     refused = f"--tree 3 cannot be used with {name}"
     assert_refused(run(*asked, "--tree", 3), 2, refused, "recurrent", "without --tree")
     assert run(*asked).exit_code == 0
-    if target != "llama":
-        assert run(*asked, "--drafter", "none", "--tree", 3).exit_code == 0, "nothing is drafted"
 
 
 # --- recordings ---------------------------------------------------------------------------------------------------
@@ -88,27 +76,12 @@ def test_a_recurrent_memory(tmp_path, target, draft):
 
 def tree_events():
     """A tree of two first choices and two below the second of them; the second, and the first below it, stand."""
+    tokens = Token(20, "kept ", "accepted", 0.5), Token(40, "deep ", "accepted", 0.6), Token(60, "own ", "correction")
+    drafts = step(1, 0.5, *tokens, drafted=(10, 20, 30, 40, 50), rejected=("elder ", "uncle ", "below "))
     return [
         Prefill("target", 4, 0.01, 0.01),
         step(0, 0.1, Token(1, "first ", "plain")),
-        Step(
-            index=1,
-            tokens=(
-                Token(20, "kept ", "accepted", 0.5),
-                Token(40, "deep ", "accepted", 0.6),
-                Token(60, "own ", "correction"),
-            ),
-            drafted=(10, 20, 30, 40, 50),
-            accepted=2,
-            rejected_text=("elder ", "uncle ", "below "),
-            source="model",
-            draft_s=0.01,
-            verify_s=0.02,
-            sample_s=0.0,
-            at=0.5,
-            parents=(-1, -1, 0, 1, 3),
-            path=(1, 3),
-        ),
+        replace(drafts, parents=(-1, -1, 0, 1, 3), path=(1, 3)),
         Done("stop", "", (), 1.0),
     ]
 
@@ -141,8 +114,6 @@ BAD = {
     "a path without parents": (None, [0]),
     "too few parents": ([-1, 0], [0]),
     "a parent of itself": ([-1, 1, 0], [0]),
-    "a parent that comes later": ([1, -1, 0], [1]),
-    "a parent that is true": ([-1, True, 1], [0]),
     "a longer path than accepted": ([-1, 0, 1], [0, 1]),
     "a path of nobody": ([-1, 0, 1], [7]),
     "a path below the tree": ([-1, 0, 1], [-1]),

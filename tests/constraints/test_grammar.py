@@ -12,8 +12,6 @@ from specdec_cli.constraints import grammar as grammar_module
 from specdec_cli.constraints.grammar import MOST, QUICK, GrammarTooLarge
 from specdec_cli.decoding.errors import Interrupted, UsageError
 
-OBJECT = '{"type": "object", "properties": {"a": {"$ref": "#/nope"}}}'
-
 
 @pytest.mark.parametrize(
     ("grammar", "says"),
@@ -22,37 +20,18 @@ OBJECT = '{"type": "object", "properties": {"a": {"$ref": "#/nope"}}}'
         (Grammar.json_schema("[1, 2]"), "not a JSON object"),
         (Grammar.json_schema("false"), "no text matches it"),
         (Grammar.json_schema({"properties": {"a": {"$ref": "#"}}, "required": ["a"], "type": "object"}), "no text"),
-        (
-            Grammar.json_schema(
-                {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
-            ),
-            "no",
-        ),
-        (
-            Grammar.json_schema(
-                {"$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}, "minItems": 1}}, "$ref": "#/$defs/l"}
-            ),
-            "no",
-        ),
         (Grammar.json_schema({"type": "strnig"}), "strnig"),
         (Grammar.json_schema({"type": "integer", "minimum": 5, "maximum": 3}), "minimum (5)"),
-        (Grammar.json_schema({"type": "array", "minItems": 5, "maxItems": 2}), "minItems (5)"),
         (Grammar.json_schema({"enum": []}), "nsatisfiable"),
-        (Grammar.json_schema({"not": {"type": "string"}}), '"not"'),
         (Grammar.json_schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
-        (Grammar.json_schema(OBJECT), "/nope"),
+        (Grammar.json_schema({"type": "object", "properties": {"a": {"$ref": "#/nope"}}}), "/nope"),
         (Grammar.json_schema({"$ref": "http://127.0.0.1:9/schema"}), "schema"),
-        (Grammar.json_schema({"type": "string", "pattern": "(["}), "unclosed"),
-        (Grammar.json_schema({"type": "string", "format": "nope"}), "format"),
         (Grammar.rules(""), "grammar"),
-        (Grammar.rules("hello world"), "grammar"),
-        (Grammar.rules("root ::= other"), "other"),
         (Grammar.rules('other ::= "a"'), "root"),
         (Grammar.rules('root ::= root "a"'), "no text matches it"),
         (Grammar.rules("start: ("), "grammar"),
         (Grammar.regex("(["), "unclosed"),
         (Grammar.regex("(?=a)b"), "look-around"),
-        (Grammar.regex(r"(a)\1"), "backreferences"),
         (Grammar.regex(r"[^\s\S]"), "no text matches it"),
     ],
     ids=lambda value: value.text[:30] if isinstance(value, Grammar) else "",
@@ -81,7 +60,6 @@ def both(part):
 
 ENDLESS = [
     Grammar.json_schema({"type": "integer", "multipleOf": 9999991}),
-    Grammar.json_schema({"allOf": [{"type": "integer", "multipleOf": 9973}, {"type": "integer", "multipleOf": 9967}]}),
     Grammar.json_schema(chain(24, lambda part: {"allOf": [part, part]})),
     Grammar.json_schema(chain(5000, lambda part: part)),  # overflows the stack of llguidance
     Grammar.json_schema({"const": "x" * 9_000_000}),
@@ -129,12 +107,8 @@ def test_kept_grammars_are_counted_in_characters():
 @pytest.mark.parametrize(
     "grammar",
     [
-        Grammar.json_schema({}),
         Grammar.json_schema("true"),
-        Grammar.json_schema({"type": "array", "items": {"$ref": "#"}}),
-        Grammar.json_schema({"type": ["null", "object"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
         Grammar.json_schema({"anyOf": [{"type": "array", "items": {"$ref": "#"}, "minItems": 1}, {"type": "null"}]}),
-        Grammar.rules('root ::= "a" root | "b"'),
         Grammar.rules('root ::= root "a" | "b"'),
         Grammar.rules('start: "a" | B\nB: /[0-9]+/'),
         Grammar.regex(""),

@@ -86,9 +86,8 @@ def error(rule, width, sampling, made=Rules, allowed=no_repeats, forced=True):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize("rule", ["match", "rejection"])
-@pytest.mark.parametrize("sampling", [PLAIN, CUTS])
+@pytest.mark.parametrize(("width", "sampling"), [(1, PLAIN), (2, CUTS)])
 def test_whole_answers_keep_the_distribution(rule, width, sampling):
     assert error(rule, width, sampling) < EXACT
 

@@ -57,19 +57,17 @@ def test_a_walk_visits_every_outcome_with_its_probability():
 # Drafts of a model
 
 
-@pytest.mark.parametrize(("width", "k"), [(1, 1), (1, 3), (2, 3), (3, 4)])
+@pytest.mark.parametrize(("width", "k"), [(1, 3), (3, 4)])
 @RULES
 @pytest.mark.parametrize("sampling", COMBINATIONS)
 def test_a_step_keeps_the_distribution(sampling, rule, width, k):
     result = tree_step(width, rule, Whims(k), sampling)
-    assert result.error < EXACT
+    assert result.error < EXACT and result.deep > 0.02
     assert (result.younger > 0.02) == (width > 1), "nothing shows where second choices never stand"
-    assert (result.deep > 0.02) == (k > 1)
 
 
-@pytest.mark.parametrize("width", [1, 2])
 @RULES
-@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4], COMBINATIONS[5]])
+@pytest.mark.parametrize(("sampling", "width"), [(PLAIN, 2), (COMBINATIONS[4], 1), (COMBINATIONS[5], 2)])
 def test_whole_answers_keep_it(rule, sampling, width):
     """Through the loop, over several steps, so that drafts are kept and dropped in the caches of both models."""
     target, draft = pair(11, n_vocab=3)
@@ -116,16 +114,24 @@ def test_a_tree_that_holds_the_whole_vocabulary():
     assert set(result.shapes) == {(-1,) * 4}
 
 
+class Short(Timed):
+    """A policy that learns, and drafts two tokens at most."""
+
+    def limit(self, room):
+        return min(self.policy.limit(room), 2)
+
+
+@pytest.mark.parametrize(
+    ("costs", "rule", "width"), [(FLAT, "rejection", 2), (STEEP, "rejection", 2), (FLAT, "match", 1)]
+)
+def test_a_policy_that_learns_keeps_it(costs, rule, width):
+    target, draft = pair(11, n_vocab=3)
+    drafter, make_policy = with_a_model(draft, rule, width), lambda: Short(costs, greedy=False)
+    assert error_of_answers(target, drafter, make_policy, PLAIN, rule) < EXACT
+
+
 @pytest.mark.parametrize("costs", [FLAT, STEEP])
 def test_a_policy_that_learns_shapes_the_draft(costs):
-    class Short(Timed):
-        def limit(self, room):
-            return min(self.policy.limit(room), 2)
-
-    target, draft = pair(11, n_vocab=3)
-    for rule, width in (("match", 1), ("rejection", 2)):
-        make_policy = lambda: Short(costs, greedy=False)  # noqa: E731
-        assert error_of_answers(target, with_a_model(draft, rule, width), make_policy, PLAIN, rule) < EXACT
     policy = Short(costs, greedy=False)
     policy.begin(2)
     result = tree_step(4, "rejection", policy)

@@ -5,7 +5,6 @@ from fakes import (
     Counting,
     FakeTarget,
     ScriptedDrafter,
-    ScriptedPolicy,
     origins_of,
     run,
     steps_of,
@@ -51,7 +50,7 @@ def test_one_forward_pass_a_step_over_pending_and_draft():
     assert target.passes == [4, 2, 1]
 
 
-@pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("max_tokens", [1, 2, 5])
 def test_max_tokens_is_exact_and_no_draft_exceeds_it(max_tokens):
     target = FakeTarget(Counting())
     events = counted([range(3, 50)], target=target, k=40, max_tokens=max_tokens)
@@ -65,14 +64,10 @@ def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
     assert steps_of(events)[-1].accepted == 2
 
 
-@pytest.mark.parametrize(
-    ("stop", "tokens", "text", "end"),
-    [("4 5", [2, 3, 4, 5], "2 3 ", ("stop_string", "")), ("7 x", [2, 3, 4, 5, 6, 7], "2 3 4 5 6 7 ", ("length", "7 "))],
-    ids=["across tokens of one draft", "never completed"],
-)
-def test_stop_strings(stop, tokens, text, end):
-    events = counted([(3, 4, 5, 6)], k=4, max_tokens=6, stop=[stop])
-    assert (tokens_of(events), text_of(events), (events[-1].reason, events[-1].tail)) == (tokens, text, end)
+def test_a_stop_string_across_tokens_of_one_draft():
+    events = counted([(3, 4, 5, 6)], k=4, max_tokens=6, stop=["4 5"])
+    assert (tokens_of(events), text_of(events)) == ([2, 3, 4, 5], "2 3 ")
+    assert (events[-1].reason, events[-1].tail) == ("stop_string", "")
 
 
 def test_the_context_fills_to_its_last_token():
@@ -81,11 +76,10 @@ def test_the_context_fills_to_its_last_token():
     assert tokens_of(events) == [2, 3, 4, 5, 6]  # the fifth was predicted from the full cache
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_an_interrupt_keeps_what_was_generated(after):
+def test_an_interrupt_keeps_what_was_generated():
     calls = iter(range(100))
-    events = run(FakeTarget(Counting()), max_tokens=50, interrupted=lambda: next(calls) >= after - 1)
-    assert tokens_of(events) == list(range(2, 2 + after))
+    events = run(FakeTarget(Counting()), max_tokens=50, interrupted=lambda: next(calls) >= 2)
+    assert tokens_of(events) == [2, 3, 4]
     assert events[-1].reason == "interrupted"
 
 
@@ -165,20 +159,3 @@ def test_metrics_are_a_fold_of_the_events():
     assert report.to_json(0.0)["stats"]["emitted"] == 9
     nothing = Metrics.of([])
     assert nothing.acceptance_rate is nothing.tokens_per_step is nothing.tokens_per_s is nothing.tpot_ms is None
-
-
-def test_a_policy_hears_of_every_step_after_the_prompt():
-    class Listening(ScriptedPolicy):
-        def __init__(self):
-            super().__init__([2] * 9)
-            self.heard = []
-
-        def begin(self, prompt_tokens):
-            self.heard.append(f"a prompt of {prompt_tokens}")
-
-        def observe(self, step):
-            self.heard.append(step.index)
-
-    policy = Listening()
-    counted([(3, 9), (5, 9)], policy=policy, max_tokens=6)
-    assert policy.heard == ["a prompt of 1", 1, 2]

@@ -1,4 +1,4 @@
-"""The statistics against scipy and simulation."""
+"""The statistics against Student's and simulation."""
 
 import math
 
@@ -21,19 +21,20 @@ def trial(variant="a", prompt="p", speed=100.0, number=0, tokens=101, category="
 RATIOS = [1.1, 0.93, 1.25, 1.31, 0.99, 1.18, 1.07, 1.22, 1.4, 0.88, 1.15, 1.2]
 
 
-@pytest.mark.parametrize(("n", "error"), [(3, 1e-3), (4, 1e-3), (7, 1e-3), (12, 0.03)])
-def test_mean_and_interval_are_scipys_for_well_behaved_data(n, error):
-    """Few prompts get Student's interval itself."""
-    from scipy import stats  # takes a second
-
+@pytest.mark.parametrize(
+    ("n", "t", "error"), [(3, 4.30265, 1e-3), (4, 3.18245, 1e-3), (7, 2.44691, 1e-3), (12, 2.20099, 0.03)]
+)
+def test_mean_and_interval_are_students_for_well_behaved_data(n, t, error):
+    """Few prompts get Student's interval itself. t: the 97.5 % quantile for n - 1 degrees of freedom."""
     logs = np.log(RATIOS[:n])
-    low, high = np.exp(stats.t.interval(0.95, n - 1, logs.mean(), stats.sem(logs)))
+    half = t * logs.std(ddof=1) / math.sqrt(n)
     interval = geometric_interval(RATIOS[:n], resamples=20_000)
-    assert interval.mean == pytest.approx(stats.gmean(RATIOS[:n]))
-    assert (interval.low, interval.high) == (pytest.approx(low, rel=error), pytest.approx(high, rel=error))
+    assert interval.mean == pytest.approx(np.exp(logs.mean()))
+    assert interval.low == pytest.approx(np.exp(logs.mean() - half), rel=error)
+    assert interval.high == pytest.approx(np.exp(logs.mean() + half), rel=error)
 
 
-@pytest.mark.parametrize("n", [8, 16, 40])
+@pytest.mark.parametrize("n", [8, 40])
 @pytest.mark.parametrize("shape", ["normal", "skewed"])
 def test_coverage_is_95_percent(n, shape):
     rng = np.random.default_rng(n)
@@ -67,7 +68,6 @@ def test_nothing_is_claimed_of_a_variant_against_itself():
     [
         (Interval(1.2, 1.1, 1.3, 9), "faster"),
         (Interval(0.8, 0.7, 0.9, 9), "slower"),
-        (Interval(1.2, 0.9, 1.5, 9), "inconclusive"),
         (Interval(1.0, 0.8, 1.05, 9), "inconclusive"),
         (Interval(1.0, 0.95, 1.05, 9), "no difference"),
         (Interval(5.0, None, None, 2), "too few prompts"),

@@ -168,17 +168,10 @@ def test_at_most_twelve_repaints_a_second(monkeypatch):
     assert 10 <= terminal.writes <= 13
 
 
-def test_lines_and_long_lines_reach_the_scrollback_unharmed(monkeypatch):
-    long = "".join(chr(97 + i % 26) for i in range(500))
-    texts = [*(f"line {i}\n" for i in range(50)), *(long[i : i + 7] for i in range(0, 500, 7))]
-    lines = Terminal(monkeypatch, width=30, height=10).show(*map(step, texts), done("!")).lines()
-    assert lines[:50] == [f"line {i}" for i in range(50)]
-    assert "".join(lines[50:]) == long + "!"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("height", [6, 12, 40])
-@pytest.mark.parametrize("width", [11, 30, 80])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [(30, 12), pytest.param(11, 6, marks=pytest.mark.slow), pytest.param(80, 40, marks=pytest.mark.slow)],
+)
 def test_what_scrolls_away_copies_as_it_was_written(monkeypatch, width, height):
     """Lines longer than the region, and than the screen; wide characters, and signs that combine."""
     words = [f" word{i}" for i in range(60)]
@@ -205,7 +198,7 @@ def test_ctrl_z_leaves_the_screen_to_the_shell_and_fg_paints_anew(monkeypatch):
     assert terminal.console.file.getvalue() == "", "nothing is painted after the end"
 
 
-@pytest.mark.parametrize(("before", "after"), [(60, 30), (60, 100), (60, 21), (30, 90)])
+@pytest.mark.parametrize(("before", "after"), [(60, 100), (60, 21)])
 def test_resizing_leaves_no_debris(monkeypatch, before, after):
     words = [step(f"w{i} ", drafted=(1,), rejected=("zzz",)) for i in range(8)]
     terminal = Terminal(monkeypatch, width=before, height=30).show(step("first\n"), *words[:5])
@@ -218,7 +211,7 @@ def test_resizing_leaves_no_debris(monkeypatch, before, after):
     assert terminal.text().replace("\n", " ").split() == ["first", *(f"w{i}" for i in range(8))]
 
 
-@pytest.mark.parametrize(("width", "height"), [(1, 1), (2, 2), (5, 3), (10, 4), (20, 2)])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (5, 3), (20, 2)])
 def test_tiny_terminals(monkeypatch, width, height):
     terminal = written(Terminal(monkeypatch, width=width, height=height), *(f"word{i} " for i in range(50)))
     assert "".join(terminal.lines()).replace(" ", "").endswith("word49")
@@ -230,7 +223,7 @@ def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):
     assert terminal.screen.title == ""
 
 
-@pytest.mark.parametrize("width", [20, 40, 57, 60])
+@pytest.mark.parametrize("width", [20, 57])
 def test_closing_early_keeps_the_text_and_the_echo_of_ctrl_c_repeats_no_line(monkeypatch, width):
     long = step("first\nsecond", drafted=(1, 2, 3), rejected=("a long draft",) * 5)
     terminal = Terminal(monkeypatch, width=width).show(long)

@@ -62,12 +62,8 @@ def test_the_tokens_stand_in_the_order_in_which_they_came():
     assert '<i title="accepted, p 0.750, q 0.500">' in page and '<b title="correction, p 0.250">' in page
     assert '<del title="rejected">' in page and '<del title="dropped with it">' in page
     assert '<u title="bonus, p 0.500">  <ins>extra</ins></u>' in page, "what is underlined are the words"
-    assert (
-        'data-times="0.2000 0.3000 0.4000"' in page
-        and "Ask &lt;me&gt;." in page
-        and "big.gguf + small.gguf, k=3, temp=0.8" in page
-    )
-    assert "ended" in page and "Prompt" not in html(SETTINGS, None, run())
+    assert "Ask &lt;me&gt;." in page and "big.gguf + small.gguf, k=3, temp=0.8" in page
+    assert "Prompt" not in html(SETTINGS, None, run())
 
 
 def test_the_policy_names_the_one_script_and_the_one_style():
@@ -147,7 +143,6 @@ def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
         tab.click("#back")
         assert written(tab) == AFTER[count]
     assert tab.ask("status.textContent") == "reading the prompt, 0 ms of 900 ms"
-    assert tab.ask("byId('headline').textContent") == "reading the prompt"
     for count in (1, 2, 3, 4, 4):
         tab.press("ArrowRight")
         assert written(tab) == AFTER[count]
@@ -169,10 +164,9 @@ def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
 @pytest.mark.browser
 def test_without_scripts_the_answer_is_there(tab):
     opened(tab, scripts=False)
-    shown = {part: tab.ask(f"document.querySelector('{part}').getClientRects().length") for part in (
-        "#controls", "#now", "#answer > span:last-child > span", "#report",
-    )}  # fmt: skip
-    assert list(map(bool, shown.values())) == [False, False, True, True]
+    parts = ("#controls", "#now", "#report")
+    shown = [tab.ask(f"document.querySelector('{part}').getClientRects().length") for part in parts]
+    assert list(map(bool, shown)) == [False, False, True]
     assert written(tab) == WHOLE and tab.ask("document.querySelector('#answer i').title").endswith("q 0.500")
 
 
@@ -201,17 +195,3 @@ def test_odd_text_is_text(tab):
     assert tab.ask("byId('prompt').textContent") == ODD + neutral and tab.ask("document.scripts.length") == 1
     tab.press("ArrowLeft")
     assert "<script>shown␣=␣99" in tab.ask("byId('rows').textContent")
-
-
-@pytest.mark.browser
-@pytest.mark.slow
-def test_twenty_thousand_tokens(tab):
-    words = [step(n, 0.01 * n, *(Token(1, "word ", "accepted", 0.5, 0.5),) * 4, drafted=(1,) * 4) for n in range(5000)]
-    opened(tab, [*words, Done("length", "", (), 50.0)])
-    assert tab.ask("written.at(-1)") == 20_000
-    tab.press("ArrowLeft")
-    assert len(written(tab)) == 19_996 * 5
-    tab.ask("go(4500); byId('speed').value = 4; toggle()")
-    tab.until("shown > 4700")
-    assert tab.ask("inView(end)"), "the page follows what is written"
-    assert tab.complaints == []

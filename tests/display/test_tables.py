@@ -147,7 +147,7 @@ def test_as_it_looks(snapshot, view):
     snapshot(f"{view}.txt", "".join(line.rstrip() + "\n" for line in shown(show(data), width).splitlines()))
 
 
-@pytest.mark.parametrize("width", [1, 8, 20, 40, 60, 200])
+@pytest.mark.parametrize("width", [1, 20, 60, 200])
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_width(view, width):
     show, data = VIEWS[view]
@@ -162,19 +162,13 @@ def test_on_forty_columns_what_matters_is_whole():
     fit = "does NOT fit this machine"
     for part in (f"incompatible: {DIFFERENT}", "a note", fit, "10% of the target's parameters"):
         assert part in text
-    lines = shown(tables.list_table(PAIRS), 40).splitlines()[1:]
-    told = [f"{pair.name} {'' if pair.here == 'no' else pair.here}".strip() for pair in PAIRS]
-    assert all(" ".join(line.split()).startswith(each) for each, line in zip(told, lines, strict=True))
     text = shown(tables.proposals_table(PROPOSALS), 40)
     assert all(part in text for part in ("5.0%", "14.2%", "identical", "compatible"))
 
 
-def test_a_list_has_no_empty_column_and_cuts_nothing():
-    wide = shown(tables.list_table(PAIRS), 80)
-    assert wide.split("\n")[0].split() == ["name", "here", "needs", "size", "speedup", "models"]
-    assert " ".join(wide.split()).count("One with a") == 5 and "…" not in wide
+def test_a_list_has_no_empty_column():
     unmeasured = [replace(pair, speed=None, here="no") for pair in PAIRS]
-    assert shown(tables.list_table(unmeasured), 80).split("\n")[0].split() == ["name", "needs", "size", "models"]
+    assert shown(tables.list_table(unmeasured)).split("\n")[0].split() == ["name", "needs", "size", "models"]
 
 
 HOSTILE = "a\x1b[31m\x07\x9b2J\u202e\x00\u2066b.gguf"
@@ -182,17 +176,17 @@ OBEYED = {"\x1b", "\x07", "\x9b", "\u202e", "\x00", "\u2066"}
 WIDE = "\u4e2d\u6587\u6a21\u578b" * 10
 LITERAL = ["[/x]", "[bold]x[/bold]", "list[int]", ":smile:", "{curly}", "\u05e9\u05dc\u05d5\u05dd", "a\\b"]
 PLACES = [
-    *(("pairs_check", role, key) for role in ("target", "draft") for key in ("name", "architecture", "quantisation")),
-    *(("pairs_check", *keys) for keys in (("reason",), ("notes", 0), ("advice", 0))),
-    *(("pairs_other", "checks", 0, key) for key in ("target", "draft")),
-    *(("pairs_plan", "target", "remote", *keys) for keys in (("repo",), ("licence",), ("files", 0, "name"))),
-    *(("pairs_plan", *keys) for keys in (("cache",), ("notes", 0), ("check", "reason"))),
+    ("pairs_check", "target", "name"),
+    ("pairs_check", "notes", 0),
+    ("pairs_other", "checks", 0, "draft"),
+    ("pairs_plan", "target", "remote", "licence"),
     ("pairs_proposals", 0, "name"),
-    *(("pairs_list", 0, key) for key in ("name", "description")),
-    *(("pairs_list", 1, key) for key in ("target", "draft")),
-    *(("pairs_profile", *keys) for keys in (("name",), ("what",), ("licence",), ("sources", 0), ("target",))),
-    *(("tuning", *keys) for keys in (("target",), ("draft",), ("machine",), ("kept",), ("notes", 0), ("verdict", 0))),
-    *(("tuning_what_if", *keys) for keys in (("hardware", "name"), ("hardware", "description"))),
+    ("pairs_list", 0, "description"),
+    ("pairs_list", 1, "target"),
+    ("pairs_profile", "sources", 0),
+    ("tuning", "draft"),
+    ("tuning", "verdict", 0),
+    ("tuning_what_if", "hardware", "description"),
     ("tuning_what_if", "predictions", 0, "category"),
 ]
 

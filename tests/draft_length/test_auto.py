@@ -1,6 +1,7 @@
 """The law behind `-k auto`: when it drafts, how far, what it costs, what it may look at, and that no text changes."""
 
 import itertools
+import math
 import pickle
 import random
 from dataclasses import asdict, replace
@@ -18,7 +19,7 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import LengthReason, Step
 from specdec_cli.draft_length import auto as planning
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
+from specdec_cli.draft_length.calibration import BINS, Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.optimal_stopping import solve
@@ -63,8 +64,7 @@ def drafted(policy, costs, text):
     return [len(step.drafted) for _, step in replayed(policy, costs, text)]
 
 
-@pytest.mark.parametrize("confidence", [0.3, 0.9, 0.99])
-@pytest.mark.parametrize("costs", [FLAT, STEEP])
+@pytest.mark.parametrize(("costs", "confidence"), [(FLAT, 0.3), (FLAT, 0.99), (STEEP, 0.9), (STEEP, 0.99)])
 def test_a_draft_that_is_always_wrong_costs_little(costs, confidence):
     text = answer([(confidence, False)] * 400)
     lost = replay(auto(costs), [text], costs).seconds(costs) / alone([text]).seconds(costs) - 1
@@ -77,19 +77,9 @@ def test_a_perfect_draft_reaches_the_longest_length_within_five_steps():
     assert {length for length in lengths[5:-1] if length} == {LONGEST}
 
 
-def test_where_checking_is_dear_nothing_is_drafted():
-    lengths = drafted(auto(STEEP), STEEP, answer(code(random.Random(1), 400)))
-    assert sum(map(bool, lengths)) < 0.03 * len(lengths)
-
-
 def test_a_jump_in_the_curve_is_looked_past():
     """No single token pays where the second row doubles the cost, but several together do."""
     jump = Costs(Curve({1: 0.010, 2: 0.0195, 17: 0.022}), Curve({1: 0.0005}))
-    sure, rates = [0.0] * (BINS - 1) + [1.0], [0.5] * (BINS - 1) + [0.9]
-    model = CostModel(jump, LONGEST)
-    plan = solve(rates, sure, [model.verify(max(n, 1)) for n in range(LONGEST + 2)], model.draft(), 0.0)
-    assert plan.alone * (jump.verify(2) - jump.verify(1)) + 0.05 > 0.9  # one token: 0.9 of a token for 0.95 of a step
-    assert plan.drafts and plan.speedup > 1.5
     assert max(drafted(auto(jump), jump, answer([(0.98, True)] * 300))) == LONGEST
 
 
@@ -101,11 +91,10 @@ def speed(steps, costs, first, last):
 
 
 @pytest.mark.parametrize("name", ["h200", "rtx-4090", "laptop-8core"])
-@pytest.mark.parametrize("seed", range(3))
-def test_adapts_within_thirty_tokens_of_a_change(name, seed):
+def test_adapts_within_thirty_tokens_of_a_change(name):
     """From 30 tokens after a change on, it is nearly as fast as one that has seen no other kind of text."""
     costs = hardware.load(name).costs
-    rng = random.Random(seed)
+    rng = random.Random(0)
     parts = [code(rng, 300), prose(rng, 300), code(rng, 300)]
     changing = replayed(auto(costs), costs, answer([place for part in parts for place in part]))
     for i, (kind, part) in enumerate(zip((code, prose, code), parts, strict=True)):
@@ -113,26 +102,6 @@ def test_adapts_within_thirty_tokens_of_a_change(name, seed):
         ratio = speed(changing, costs, 300 * i + 30, 300 * i + 300) / speed(settled, costs, 330, 600)
         assert ratio > (0.93 if i else 0.85), (i, ratio)  # the first part begins with nothing known
     assert speed(changing, costs, 330, 600) > 0.95 / (costs.verify(1) + costs.other)
-
-
-def test_the_calibration_comes_to_what_was_observed():
-    """An underconfident draft, as the bundled one is: 200 tokens later every bin tells what really happens in it."""
-    rng, calibration, outcomes = random.Random(3), Calibration.prior(greedy=True), [[] for _ in range(BINS)]
-    for _ in range(200):
-        confidence = rng.random()
-        outcomes[bin_of(confidence)].append(rng.random() < min(1.0, confidence + 0.35))
-        calibration.learn(bin_of(confidence), float(outcomes[bin_of(confidence)][-1]))
-    for estimate, observed in zip(calibration.rates(), outcomes, strict=True):
-        assert len(observed) < 3 or abs(estimate - np.mean(observed)) < 0.2
-    assert calibration.offset > 1.5
-
-
-def test_a_draft_left_behind_reads_on_and_begins_again():
-    rng = random.Random(5)
-    steps = replayed(auto(), FLAT, answer([(0.95, False)] * 150 + code(rng, 150)))
-    idle = [at for at, step in steps if not step.drafted and not step.draft_s]
-    assert len(idle) > 60
-    assert sum(len(step.drafted) for at, step in steps if at > 200) > 60
 
 
 def test_reading_a_long_prompt_must_be_worth_it():
@@ -194,10 +163,9 @@ def test_a_growing_context_raises_the_whole_curve():
     assert 0.016 < model.verify(8) < 0.030
 
 
-@pytest.mark.parametrize("text", [code(random.Random(2), 3000), [(0.5, False)] * 3000], ids=["code", "wrong"])
-def test_plans_are_rare_and_the_state_does_not_grow(monkeypatch, text):
+def test_plans_are_rare_and_the_state_does_not_grow(monkeypatch):
     """A plan takes some 0.15 ms, all else microseconds."""
-    plans, policy = [], auto()
+    text, plans, policy = code(random.Random(2), 3000), [], auto()
     monkeypatch.setattr(planning, "solve", lambda *arguments: plans.append(1) or solve(*arguments))
     replay(policy, [answer(text[:500])], FLAT)
     before = len(pickle.dumps(policy))
@@ -256,20 +224,16 @@ def test_a_draft_left_behind_is_never_wrong_about_where_it_is():
     assert abs(np.mean([outcome for _, outcome in heard]) - np.mean(overlaps)) < 0.1
 
 
-def test_a_calibration_survives_being_kept():
-    policy = auto()
-    replay(policy, [answer(code(random.Random(1), 300))], FLAT)
-    kept = asdict(policy._calibration)
-    again = msgspec.convert(kept, Calibration)
-    assert again.rates() == policy._calibration.rates() and asdict(again) == kept
+DAMAGED = {"offset": math.nan, "slope": -1e9, "variance": -1.0, "looks": -5, "seen": None}
+BINNED = [("counts", [1.0]), ("counts", [math.inf] * BINS), ("accepted", [-16.0] * BINS), ("accepted", [1e8] * BINS)]
 
 
 @pytest.mark.parametrize(
-    "damage", [{"offset": "high"}, {"counts": [1.0]}, {"variance": -1.0}, {"seen": None}, {"looks": None}]
+    ("name", "value"), [*DAMAGED.items(), *BINNED, ("seen", [1.0] * BINS), ("seen", [-1.0, 2.0, *[0.0] * (BINS - 2)])]
 )
-def test_a_damaged_calibration_is_refused(damage):
+def test_a_damaged_calibration_is_refused(name, value):
     with pytest.raises(ValueError, match=r"not a calibration|Expected"):
-        msgspec.convert({**asdict(Calibration.prior(True)), **damage}, Calibration)
+        msgspec.convert({**asdict(Calibration.prior(True)), name: value}, Calibration)
 
 
 def test_a_fixed_length_must_be_one():

@@ -20,7 +20,6 @@ def known():
     return KnownLength(CostModel(Costs(timed.FLAT.verify, FREE), 3))
 
 
-WAYS = [(1, known), (1, lambda: FixedLength(4)), (3, known), (3, lambda: Whims(4))]
 PROMPTS = [(1, token) for token in range(4)]
 
 
@@ -63,9 +62,14 @@ def heads(draft, rule, width, longest=3):
     )
 
 
-@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4]])
 @pytest.mark.parametrize(
-    ("width", "make_policy"), [(1, known), (1, lambda: FixedLength(4)), (3, known), (3, lambda: Whims(4))]
+    ("width", "make_policy", "sampling"),
+    [
+        (1, known, PLAIN),
+        (1, lambda: FixedLength(4), COMBINATIONS[4]),
+        (3, known, COMBINATIONS[4]),
+        (3, lambda: Whims(4), PLAIN),
+    ],
 )
 @pytest.mark.parametrize("rule", ["rejection", "match", "coupled"])
 def test_a_step_leaves_the_targets_distribution(rule, width, make_policy, sampling):
@@ -119,14 +123,3 @@ def test_no_draft_is_deeper_than_there_are_heads(width):
     for parent in draft.parents or range(-1, len(draft.tokens) - 1):
         depths.append(1 if parent < 0 else depths[parent] + 1)
     assert max(depths) == 2 and len(depths) > width
-
-
-def test_without_a_row_there_is_no_draft():
-    sampler = StandardSampler(GREEDY)
-    sampler.watch([1, 2])
-    model = FakeHeads(Table(4, 5), 1)
-    drafter = MedusaDrafter(model, 4, sampler, False, np.random.default_rng(1))
-    drafter.start([1, 2])
-    model._row = lambda depth: np.zeros((1, 4), np.float32)
-    model.longest = 0
-    assert drafter.propose([1, 2], 4, FixedLength(4)).tokens == ()

@@ -123,10 +123,11 @@ class Watched:
         return self.drafter.propose(context, budget, policy)
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["alone", "another of a chain drafts in between"])
+@pytest.mark.parametrize(
+    ("sampling", "chained"), [(PLAIN, False), (GREEDY, True)], ids=["alone", "another of a chain drafts in between"]
+)
 @NESTED
 @pytest.mark.parametrize("kind", [FakeDraftModel, Recurrent])
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN])
 def test_the_caches_hold_the_text_and_nothing_else(name, kind, sampling, chained):
     looked = 0
     for seed in range(8):

@@ -1,7 +1,5 @@
 """The n-gram drafter: what it proposes, of its own text or of a corpus, and how sure of it it is."""
 
-from time import perf_counter
-
 import numpy as np
 import pytest
 from fakes import GREEDY, FakeTarget, Recurring, ScriptedPolicy, Table, run, tokens_of
@@ -113,24 +111,3 @@ def test_a_corpus_that_holds_the_answer_is_drafted_almost_whole():
     parts = DrafterContext(None, 0, StandardSampler(GREEDY), True, rng, corpus=Corpus.of([words, words[::-1]]))
     report = Metrics.of(run(FakeTarget(target), prompt, NgramDrafter.create(parts), k=5, max_tokens=120))
     assert report.tokens == words[3:123] and report.tokens_per_step > 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("known", "most"), [(0, 100e-6), (40, 200e-6)], ids=["no corpus", "a corpus"])
-def test_a_proposal_takes_microseconds(known, most):
-    """Under 20 and 40 us on a quiet machine, in texts of 32,000 tokens."""
-    rng = np.random.default_rng(0)
-    phrases = [rng.integers(0, 32000, rng.integers(2, 12)).tolist() for _ in range(800)]
-    text, *texts = (
-        [token for i in rng.integers(800, size=size) for token in phrases[i]][:32768]
-        for size in (8000, *[1000] * known)
-    )
-    drafter = NgramDrafter(Corpus.of(texts) if texts else None)
-    context, laps = text[:-300], []
-    drafter.start(context)
-    for token in text[-300:]:
-        context.append(token)
-        before = perf_counter()
-        drafter.propose(context, 8, FIXED)
-        laps.append(perf_counter() - before)
-    assert sorted(laps)[150] < most

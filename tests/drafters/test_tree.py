@@ -1,7 +1,6 @@
 """How a tree grows: which tokens it takes, what they are drawn from, what comes of it, and where there is little."""
 
 import itertools
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -16,7 +15,6 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 SAMPLED = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-PENALISED = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=3.0, repeat_last_n=2)
 PROMPT = (1, 2, 3)
 
 
@@ -60,8 +58,8 @@ def chance(table, path):
     return prod(np.exp(row[token]) / np.exp(row).sum() for row, token in zip(rows, path, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("width", "k"), [(16, 1), (16, 2), (16, 5), (16, 9), (2, 7), (3, 7)])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("width", "k"), [(16, 1), (16, 9), (2, 7), (3, 7)])
 def test_the_most_probable_tokens_that_fit_are_taken_one_by_one(seed, width, k):
     """By brute force: of all places, the most probable token that leaves no more than `width` leaves. With room for
     every branch, these are the k most probable of all paths, which hang together by themselves.
@@ -78,52 +76,13 @@ def test_the_most_probable_tokens_that_fit_are_taken_one_by_one(seed, width, k):
         assert set(taken) == set(sorted(every, key=lambda path: -chance(table, path))[:k])
 
 
-@pytest.mark.parametrize("draws", [True, False])
-@pytest.mark.parametrize("width", [1, 2, 3, 8])
-@pytest.mark.parametrize("k", [1, 2, 7])
-def test_budget_width_and_siblings(draws, width, k):
-    steps = drafts_of(finished(width, k, SAMPLED, 0.6, n_vocab=8, policy=Believing(k), draws=draws))
-    for step in steps:
-        parents = step.parents or tuple(range(-1, len(step.drafted) - 1))
-        assert leaves(parents) <= width and len(step.drafted) <= k
-        assert len(set(zip(parents, step.drafted, strict=True))) == len(step.drafted)
-        assert all(parent < node for node, parent in enumerate(parents))
-    assert max(len(step.drafted) for step in steps) == k
-    if width == 1:
-        assert all(step.parents is None for step in steps)
-    elif k == 7:
-        assert max(leaves(step.parents) for step in steps) >= min(width, 3)
-
-
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("sampling", [SAMPLED, PENALISED])
-def test_every_q_is_what_is_left_of_the_drafts_own(sampling, width):
-    elders = depth = 0
-    for seed in range(6):
-        table = Table(8, seed, scale=1.0)
-        draft = draft_of(table, width, Believing(9), 9, sampling)
-        draft = draft if draft.parents else replace(draft, parents=tuple(range(-1, 8)))
-        sampler = StandardSampler(sampling)
-        paths = paths_of(draft)
-        for node, parent in enumerate(draft.parents):
-            path = paths[parent] if parent >= 0 else ()
-            expected = sampler.categorical(table.row([*PROMPT, *path]), path).probs.astype(float)
-            for elder in draft.children(parent):
-                if elder < node:
-                    expected[draft.tokens[elder]] = 0.0
-                    elders += 1
-            assert draft.q[node].probs == pytest.approx(expected / expected.sum(), abs=1e-6)
-            depth = max(depth, len(path))
-    assert (elders > 5) == (width > 1) and depth > 2
-
-
 # What comes of it
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "sampling", "share", "more"),
-    [(4, GREEDY, 0.4, 1.1), (8, GREEDY, 0.4, 1.3), (8, GREEDY, 0.2, 1.1), (8, SAMPLED, 0.6, 1.05)],
+    [(8, GREEDY, 0.4, 1.3), (8, SAMPLED, 0.6, 1.05)],
 )
 def test_more_tokens_a_step_than_a_chain_of_the_same_size(k, sampling, share, more):
     def tokens_per_step(width):

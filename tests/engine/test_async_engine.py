@@ -51,28 +51,6 @@ def test_a_cancelled_answer_stops_within_a_pass_and_its_session_is_used_again():
     assert asyncio.run(main()) == 1
 
 
-@pytest.mark.slow
-def test_many_answers_with_cancellations_at_random_lose_no_session():
-    async def main():
-        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
-
-            async def one(number):
-                task = asyncio.create_task(
-                    engine.generate(PROMPTS[number % 3], LONG if number % 2 else SHORT, raw=True)
-                )
-                if number % 2:
-                    await asyncio.sleep(number % 7 / 50)
-                    task.cancel()
-                return await asyncio.gather(task, return_exceptions=True)
-
-            for start in range(0, 48, 8):
-                results = await asyncio.gather(*(one(number) for number in range(start, start + 8)))
-                assert [isinstance(each[0], asyncio.CancelledError) for each in results] == [False, True] * 4
-            assert len(engine._idle) == 8
-
-    asyncio.run(asyncio.wait_for(main(), 120))
-
-
 def test_an_answer_that_is_cancelled_twice_leaves_its_session_usable():
     async def main():
         async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:

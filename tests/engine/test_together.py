@@ -5,9 +5,8 @@ import threading
 
 import pytest
 import tiny
-from driver import DRAFT, TARGET
 
-from specdec_cli import SamplingParams, SpeculativeConfig, UsageError, load
+from specdec_cli import SamplingParams, SpeculativeConfig, load
 
 PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]
 
@@ -42,27 +41,9 @@ def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
     assert all(each.error for each in engine.generate([[], []], sampling))
 
 
-def test_what_cannot_be_shared_is_refused(engine):
-    for how, says in (
-        ({"parallel": 0}, "below 1"),
-        ({"speculative": SpeculativeConfig(drafter="lookahead", draft_tokens="auto")}, "only draft chains"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            engine.generate(PROMPTS, **how)
-
-
 @pytest.mark.slow
 def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine):
     threading.Timer(0.3, _thread.interrupt_main).start()
     with pytest.raises(KeyboardInterrupt):
         engine.generate([[5, 6, 7]] * 4, SamplingParams(max_tokens=100_000), parallel=2)
     assert len(engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))) == 2
-
-
-def test_texts_and_conversations(monkeypatch):
-    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
-        sampling = SamplingParams(max_tokens=12)
-        one = engine.generate("def f(", sampling, raw=True)
-        assert "".join(engine.stream_text("def f(", sampling, raw=True)) == one.text
-        several = engine.generate(["def f(", "class A:", [5, 6]], sampling, raw=True)
-        assert several[0].prompt == one.prompt and len(several) == 3

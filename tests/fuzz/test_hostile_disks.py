@@ -1,5 +1,6 @@
 """Full and unwritable disks, and hostile files of results: older results stay, byte for byte, and answers come."""
 
+import copy
 import gzip
 import json
 import os
@@ -10,13 +11,10 @@ from pathlib import Path
 import full_disk
 import pytest
 from driver import DRAFT, PROMPT, TARGET, succeeded
-from fuzzing import cases, in_child, specdec
-from rich.console import Console
+from fuzzing import cases, in_child
+from hostile_hub import places
 
-from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.comparison_tables import against
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.measure import kept_comparisons
 from specdec_cli.measure.traces import INCOMPLETE, read_trace
 
 pytestmark = pytest.mark.fuzz
@@ -31,13 +29,24 @@ COMMANDS = {
     "a trace": ("run", "-q", *BRIEF, "--trace", "run.jsonl", PROMPT),
     "costs": ("run", "-q", *PAIR, "--raw", "-n", 12, "-k", "auto", PROMPT),
     "a corpus": ("run", "-q", *BRIEF, "--drafter", "ngram", "--ngram-corpus", "corpus.txt", PROMPT),
-    "a result": (*COMPARED, "--save", "older"),
     "a page": (*COMPARED, "-o", "page.html", "--save", "older"),
     "a player": ("replay", "kept.jsonl", "-o", "player.html"),
     "a picture": ("replay", "kept.jsonl", "-o", "run.svg"),
     "a quantised draft": ("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "--force", "-o", "draft.gguf"),
     "a pruned draft": ("draft", "prune", "-m", TARGET, "--keep-layers", "0,1", "--force", "-o", "draft.gguf"),
     "a tuning": ("tune", *PAIR, "--seconds", 1),
+}
+PULLED = {
+    "format": 1,
+    "target": {
+        "reference": "a/b:Q4",
+        "repo": "a/b",
+        "commit": "c" * 40,
+        "files": [{"name": "x.gguf", "size": 5, "digest": "d" * 64}],
+    },
+    "draft": None,
+    "verdict": "identical",
+    "pulled": "2026-01-02",
 }
 NAMED = (".jsonl", ".html", ".svg", ".txt", ".gguf")
 ANSWERS = ("a trace", "costs", "a corpus")
@@ -51,6 +60,8 @@ def kept(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     (home / "corpus.txt").write_text("def f(x):\n    return x\n" * 50)
     environment = {name: str(home / folder) for name, folder in FOLDERS.items()}
+    (home / "config/specdec/pulled").mkdir(parents=True)
+    (home / "config/specdec/pulled/own.json").write_text(json.dumps(PULLED))
     for args in (("run", *BRIEF, "--trace", "kept.jsonl", PROMPT), *COMMANDS.values()):
         longer = ("--seconds", 10) if args[0] == "tune" else ()  # or a busy machine records too little
         ended = in_folder(home, (*args, *longer), **environment)
@@ -62,6 +73,15 @@ def in_folder(home, args, most_bytes=1 << 40, **environment):
     """A command with the files that it names in a folder."""
     named = [str(home / arg) if Path(arg).suffix in NAMED else arg for arg in map(str, args)]
     return in_child(full_disk.main, most_bytes, named, seconds=SECONDS, SPECDEC_THREADS="1", **environment)
+
+
+def homes(kept, tmp_path, count, name):
+    """Cases, each with a copy of a user's folders, and the environment that names them."""
+    for number, chance in enumerate(cases(count, name)):
+        home = tmp_path / str(number)
+        shutil.copytree(kept, home)
+        yield chance, home, {name: str(home / folder) for name, folder in FOLDERS.items()}
+        shutil.rmtree(home)
 
 
 def whole(path: Path) -> bool:
@@ -88,16 +108,14 @@ def files(home: Path) -> dict[Path, bytes]:
 
 @SHARDS
 def test_full_disks(kept, tmp_path, shard):
-    for number, chance in enumerate(cases(25, f"full disks/{shard}")):
-        home = tmp_path / str(number)
-        shutil.copytree(kept, home)
+    for chance, home, environment in homes(kept, tmp_path, 25, f"full disks/{shard}"):
         name = chance.choice([*COMMANDS])
         largest = 22 if "draft" in name else 17
         room = chance.choice((0, 1, 4096, 1 << 40, *[int(2 ** chance.uniform(0, largest)) for _ in range(8)]))
         if chance.random() < 0.5:
             shutil.rmtree(home / "cache")  # what is kept there is measured again
         before = files(home)
-        ended = in_folder(home, COMMANDS[name], room, **{key: str(home / folder) for key, folder in FOLDERS.items()})
+        ended = in_folder(home, COMMANDS[name], room, **environment)
         about = f"{name} with {room} bytes\n{ended.text}"
         ended.assert_sound(about, seconds=SECONDS)
         after = files(home)
@@ -109,43 +127,31 @@ def test_full_disks(kept, tmp_path, shard):
             assert ended.out, about
         if name in ("costs", "a corpus"):
             assert ended.code == 0, about
-        shutil.rmtree(home)
 
 
-UNWRITABLE = ("/dev/null", "/proc", "/sys/nowhere", "a file", "a loop", "files inside", "")
-
-
-def spoil(chance: random.Random, home: Path) -> dict[str, str]:
-    """The environment of a user whose folders cannot be written."""
-    environment = {name: str(home / folder) for name, folder in FOLDERS.items()}
+def spoil(chance: random.Random, home: Path, environment: dict[str, str]) -> None:
+    """Let some of a user's folders be such that cannot be written."""
+    file, loop = home / "file", home / "loop"
+    file.touch()
+    loop.symlink_to(loop)
     for name in chance.sample([*FOLDERS], chance.choice((1, 1, 2, 3))):
-        way = chance.choice(UNWRITABLE)
-        if way == "a file":
-            way = str(home / "file")
-            Path(way).touch()
-        elif way == "a loop":
-            way = str(home / "loop")
-            if not os.path.lexists(way):
-                Path(way).symlink_to(way)
-        elif way == "files inside":
-            way = environment[name]
-            for inside in ("specdec", "specdec/costs", "specdec/corpora", "specdec/tuned", "specdec/comparisons"):
-                if chance.random() < 0.4:
-                    place = Path(way) / inside
-                    shutil.rmtree(place, ignore_errors=True)
-                    place.parent.is_dir() and place.touch()
-        environment[name] = way
-    return environment
+        way = chance.choice(("/dev/null", "/proc", "/sys/nowhere", str(file), str(loop), "files inside", ""))
+        if way != "files inside":
+            environment[name] = way
+            continue
+        for inside in ("specdec", "specdec/costs", "specdec/corpora", "specdec/tuned", "specdec/comparisons"):
+            if chance.random() < 0.4:
+                place = Path(environment[name]) / inside
+                shutil.rmtree(place, ignore_errors=True)
+                place.parent.is_dir() and place.touch()
 
 
 @SHARDS
 def test_folders_that_cannot_be_written(kept, tmp_path, shard):
     more = {"ls": ("ls",), "results": ("compare", "--list"), "drafters": ("drafters",), "doctor": ("doctor",)}
     commands = {**COMMANDS, **more}
-    for number, chance in enumerate(cases(25, f"folders/{shard}")):
-        home = tmp_path / str(number)
-        shutil.copytree(kept, home)
-        environment = spoil(chance, home)
+    for chance, home, environment in homes(kept, tmp_path, 25, f"folders/{shard}"):
+        spoil(chance, home, environment)
         before = files(home)
         name = chance.choice([*commands])
         ended = in_folder(home, commands[name], HOME=str(home), **environment)
@@ -158,7 +164,6 @@ def test_folders_that_cannot_be_written(kept, tmp_path, shard):
         for path, content in before.items():
             after = home / path
             assert after.read_bytes() == content or whole(after), f"{path}: {about}"
-        shutil.rmtree(home)
 
 
 HOSTILE = (
@@ -166,13 +171,6 @@ HOSTILE = (
     *("", "x", "\x1b]52;c;eA==\x07", "\u202e", "\u2028", "\ud800", "x" * 10**6, "%s{}", "1", "../../x", "\0"),
     *([], {}, [None], {"": None}, [[]], {"x": {"x": {}}}, [0] * 10**5),
 )
-
-
-def places(data, path=()):
-    """Every place in a JSON value."""
-    yield path
-    for key, part in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        yield from places(part, (*path, key))
 
 
 def spoiled(chance: random.Random, text: bytes) -> bytes:
@@ -194,78 +192,28 @@ def spoiled(chance: random.Random, text: bytes) -> bytes:
         for _ in range(chance.choice((1, 3, 30))):
             content[chance.randrange(len(content))] = chance.randrange(256)
         return bytes(content)
-    data = json.loads(text)
+    data = [json.loads(text)]
     for _ in range(chance.choice((1, 1, 3))):
-        path = chance.choice([*places(data)])
-        if not path:
-            data = chance.choice(HOSTILE)
-            break
-        parent = data
-        for key in path[:-1]:
-            parent = parent[key]
-        if way == "missing":
-            del parent[path[-1]]
+        holder, key = chance.choice([*places(data)])
+        if way == "missing" and holder is not data:
+            del holder[key]
         else:
-            parent[path[-1]] = chance.choice(HOSTILE)
-    return json.dumps(data).encode()
-
-
-@SHARDS
-def test_hostile_results_in_process(kept, tmp_path, shard):
-    """Either refused before anything is measured, or compared with afterwards."""
-    path = tmp_path / "x.json"
-    text = (kept / "data/specdec/comparisons/older.json").read_bytes()
-    path.write_bytes(text)
-    result = kept_comparisons.load(str(path))
-    compared = 0
-    for number, chance in enumerate(cases(1000, f"results/{shard}")):
-        path.write_bytes(content := spoiled(chance, text))
-        try:
-            before = kept_comparisons.load(str(path))
-        except SpecdecError:
-            continue
-        except Exception as error:
-            raise AssertionError(f"case {number}: {content[:3000]}") from error
-        console = Console(file=(tmp_path / "shown").open("w", encoding="utf-8"), highlight=False)
-        console.print(against(result, before))
-        compared += "now / then" in (tmp_path / "shown").read_text()
-    assert compared > 0
-
-
-@SHARDS
-def test_hostile_results(kept, tmp_path, shard):
-    text = (kept / "data/specdec/comparisons/older.json").read_bytes()
-    environment = {name: str(kept / folder) for name, folder in FOLDERS.items()}
-    special = {"a pipe": os.mkfifo, "a folder": lambda path: path.mkdir()}
-    for name in ("/dev/zero", "/dev/full", "/dev/null"):
-        special[name] = lambda path, name=name: path.symlink_to(name)
-    for number, chance in enumerate(cases(25, f"results by command/{shard}")):
-        path = tmp_path / f"{number}.json"
-        way = chance.choice((*special, *["a file"] * 15))
-        special[way](path) if way in special else path.write_bytes(spoiled(chance, text))
-        args = (*COMPARED, "--against", path, "--save", f"mine{shard}{number}")
-        ended = specdec(*args, seconds=10, SPECDEC_THREADS="1", **environment)
-        about = f"case {number}, {way}"
-        ended.assert_sound(about, seconds=10)
-        saved = kept / f"data/specdec/comparisons/mine{shard}{number}.json"
-        assert saved.exists() == (ended.code == 0), about
-        saved.unlink(missing_ok=True)
+            holder[key] = copy.deepcopy(chance.choice(HOSTILE))
+    return json.dumps(data[0]).encode()
 
 
 @SHARDS
 def test_hostile_files_of_its_own(kept, tmp_path, shard):
-    """What is kept of pairs and models: at most a note."""
+    """What is kept of pairs and models: at most a note. Results and pairs that are named may be refused."""
     records = sorted(kept / path for path in files(kept) if path.suffix in (".json", ".gz", ".index"))
     assert len(records) >= 6, records
-    for number, chance in enumerate(cases(20, f"records/{shard}")):
-        home = tmp_path / str(number)
-        shutil.copytree(kept, home)
+    for chance, home, environment in homes(kept, tmp_path, 60, f"records/{shard}"):
         path = home / chance.choice(records).relative_to(kept)
         if path.suffix == ".gz":
             path.write_bytes(gzip.compress(spoiled(chance, gzip.decompress(path.read_bytes()))))
         elif chance.random() < 0.1:
             path.unlink()
-            chance.choice((os.mkfifo, os.mkdir))(path)
+            chance.choice((os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")))(path)
         elif path.suffix == ".index":
             content = bytearray(path.read_bytes())
             content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
@@ -274,13 +222,16 @@ def test_hostile_files_of_its_own(kept, tmp_path, shard):
             path.write_bytes(spoiled(chance, path.read_bytes()))
         commands = [("run", *PAIR, "--raw", "-n", 6, PROMPT), ("tune", *PAIR, "--what-if", "epyc-2core"), ("ls",)]
         commands += [("run", "-m", TARGET, "--drafter", "self", "-n", 4, PROMPT), COMMANDS["a corpus"]]
-        environment = {name: str(home / folder) for name, folder in FOLDERS.items()}
+        if path.parent.name == "pulled":
+            commands = [("ls",), ("show", "own"), ("rm", "own", "-y")]
+        elif path.parent.name == "comparisons":
+            commands = [("compare", "--list"), (*COMPARED, "--against", "older")]
         for args in chance.sample(commands, 2):
             ended = in_folder(home, args, **environment)
-            about = f"{path.relative_to(home)} in case {number}: {args}"
+            about = f"{path.relative_to(home)} in {home.name}: {args}"
             ended.assert_sound(about, seconds=10)
-            assert ended.code == 0 or args[0] == "tune" or "self" in args, f"{about}\n{ended.text}"
-        shutil.rmtree(home)
+            allowed = path.parent.name in ("pulled", "comparisons") or args[0] == "tune" or "self" in args
+            assert ended.code == 0 or allowed, f"{about}\n{ended.text}"
 
 
 def test_the_folders_are_those_of_a_user(kept):

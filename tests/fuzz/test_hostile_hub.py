@@ -104,26 +104,17 @@ def fresh(place: Place, pulled: Path, number: int, full: bool) -> Place:
 def furnish(place: Place, rng: random.Random) -> str:
     """Put something into the cache's way: at one of the paths that a pull uses, something else than it expects."""
     repo = place.hub.repos[BIG]
-    commit, files = repo.main, repo.commits[repo.main]
-    file, about = next((name, about) for name, about in files.items() if name.endswith(".gguf"))
-    folder = place.cache / f"models--{BIG.replace('/', '--')}"
-    locks = place.cache / ".locks"
-    folders = [folder, folder / "blobs", folder / "snapshots", folder / "snapshots" / commit, folder / "refs", locks]
-    folders += [locks / folder.name]
-    blob, lock = folder / "blobs" / about.sha256, locks / folder.name / f"{about.sha256}.lock"
-    paths = [blob, blob.with_name(f"{blob.name}.incomplete"), lock, folder / "refs" / "main"]
-    paths += [folder / "snapshots" / commit / file]
-    if rng.random() < 0.4:
-        return _link_folder(place, rng.choice(folders), rng)
-    path = rng.choice(paths)
+    file, about = next((name, about) for name, about in repo.commits[repo.main].items() if name.endswith(".gguf"))
+    folder, lock = place.cache / f"models--{BIG.replace('/', '--')}", f"{about.sha256}.lock"
+    blob, pointer = folder / "blobs" / about.sha256, folder / "snapshots" / repo.main / file
+    paths = [blob, blob.with_name(f"{blob.name}.incomplete"), place.cache / ".locks" / folder.name / lock]
+    path = rng.choice([*paths, folder / "refs" / "main", pointer])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    victim = place.outside / rng.choice(["file", "nothing", "folder"])
-    same = place.outside / "same size"
-    same.write_bytes(bytes(about.size))
+    victim = place.outside / rng.choice(["file", "nothing", "folder", "same size"])
+    (place.outside / "same size").write_bytes(bytes(about.size))
     kinds = {
         "link": lambda: path.symlink_to(victim),
-        "link to the same size": lambda: path.symlink_to(same),
         "hard link": lambda: path.hardlink_to(place.outside / "file"),
         "loop": lambda: path.symlink_to(path),
         "pipe": lambda: os.mkfifo(path),
@@ -134,19 +125,6 @@ def furnish(place: Place, rng: random.Random) -> str:
     kind = rng.choice(list(kinds))
     kinds[kind]()
     return f"{kind} at {path.relative_to(place.cache)}"
-
-
-def _link_folder(place: Place, folder: Path, rng: random.Random) -> str:
-    """A link to a folder outside that has all that the one in its place had, or would have."""
-    victim = place.outside / "moved"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():
-        shutil.move(folder, victim)
-    elif rng.random() < 0.7:
-        for name in ("blobs", "snapshots", "refs"):
-            (victim / name).mkdir(parents=True)
-    folder.symlink_to(rng.choice([victim, folder]))
-    return f"a link in place of {folder.relative_to(place.cache)}"
 
 
 def assert_sound(place: Place, ended: Ended, about: object, before: dict[str, object], most: int) -> None:
@@ -203,14 +181,8 @@ def find_in_cache(case: Place, rng: random.Random, about: str) -> None:
     about = f"{about}: {furnish(case, rng)}"
     before = case.state()
     case.hub.set_mode(HONEST)
-    commands = [
-        ("pull", *PAIR),
-        ("pull", *PAIR, "--check"),
-        ("rm", NAME, "--yes"),
-        ("ls",),
-        ("check", PAIR[1], PAIR[3]),
-    ]
-    for args in rng.sample(commands, 3):
+    pull = ("pull", *PAIR)
+    for args in rng.sample([pull, (*pull, "--check"), ("rm", NAME, "--yes"), ("ls",), ("check", PAIR[1], PAIR[3])], 3):
         ended = case.run(*args)
         ended.assert_sound(f"{about}: {args}")
         assert case.state() == before, f"{about}: {args}\n{ended.text}"

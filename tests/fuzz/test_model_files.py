@@ -4,13 +4,16 @@ llama.cpp ends its process on many of them; specdec must not end with it.
 """
 
 import random
+import struct
+from pathlib import Path
 
 import fuzzing
 import gguf
 import ggufs
+import loras
 import pytest
 import tiny
-from driver import TARGET
+from driver import DEMO, TARGET
 from gguf_models import Model, parts, tensor
 
 pytestmark = pytest.mark.fuzz
@@ -123,4 +126,55 @@ def test_a_file_that_is_no_model_ends_nothing_but_itself(tmp_path, bases, damage
             ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
             ended.assert_sound(f"{damage.__name__} {shard} {models}")
             path.unlink()
+    failures.assert_none()
+
+
+# Of another type than a key has.
+VALUES = {
+    "an array": (ggufs.ARRAY, ggufs.array(ggufs.I32, 300, ggufs.pack(ggufs.I32, *range(300)))),
+    "an empty array": (ggufs.ARRAY, ggufs.array(ggufs.U32, 0)),
+    "an array of texts": (ggufs.ARRAY, ggufs.array(ggufs.STRING, 2, ggufs.pack(ggufs.STRING, "a", "b"))),
+    "an array of arrays": (ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 1, ggufs.array(ggufs.F32, 1, b"\0" * 4))),
+    "a text": (ggufs.STRING, ggufs.text("eagle")),
+    "NaN": (ggufs.F32, struct.pack("<f", float("nan"))),
+    "a flag": (ggufs.BOOL, b"\1"),
+    "a negative number": (ggufs.I64, struct.pack("<q", -1)),
+}
+EXTRA = (*("split.count", "split.no", "general.file_type", "general.alignment", "tokenizer.ggml.pre"), "vocab_size")
+BRIEF = ("--raw", "-n", 3, "-t", 1, "-c", 256, "x")
+
+
+def of_another_type(raw: bytes, rng: random.Random) -> bytes:
+    model = Model(raw)
+    key = rng.choice([*model.keys, *map(str.encode, EXTRA)])
+    kind, value = VALUES[rng.choice([*VALUES])]
+    model.keys[key] = struct.pack("<I", kind) + value
+    return model.raw()
+
+
+def commands(kind: str, path: Path, adapted: Path) -> list[tuple[object, ...]]:
+    target = ("-m", TARGET, "-md", path)
+    match kind:
+        case "eagle3" | "medusa":
+            return [("run", *target, "--drafter", kind, *BRIEF), ("check", *target)]
+        case "adapter":
+            return [("run", "-m", adapted, "--drafter", "none", "--lora", path, *BRIEF)]
+    runs = [("run", "-m", path, "--drafter", "none", *BRIEF), ("run", *target, "--drafter", "model", *BRIEF)]
+    return [*runs, ("check", *target), ("draft", "prune", "-m", path)]
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_models_heads_and_adapters(tmp_path, shard):
+    adapted = tiny.write(tmp_path / "llama.gguf", "llama")
+    files = {kind: tiny.write(tmp_path / f"{kind}.gguf", kind) for kind in ("lfm2", "qwen35-mtp")}
+    files |= {name: DEMO / f"{name}.gguf" for name in ("eagle3", "medusa", "draft")}
+    files |= {"llama": adapted, "adapter": loras.write(tmp_path / "adapter.gguf", adapted)}
+    failures, path = fuzzing.Failures(), tmp_path / "damaged.gguf"
+    for i, rng in enumerate(fuzzing.cases(300, f"types/{shard}")):
+        kind = [*files][i % len(files)]
+        damage = flipped if kind == "adapter" and i % 2 else of_another_type
+        path.write_bytes(damage(files[kind].read_bytes(), rng))
+        args = rng.choice(commands(kind, path, adapted))
+        with failures:
+            fuzzing.specdec(*args).assert_sound(f"{kind} {damage.__name__} in case {i} of {shard}: {args[0]}")
     failures.assert_none()

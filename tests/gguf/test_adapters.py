@@ -17,12 +17,8 @@ from specdec_cli.llama.adapter import Adapter, identity
     [
         ("a.gguf", "a.gguf", 1.0),
         ("a.gguf:0.5", "a.gguf", 0.5),
-        ("a.gguf:-2", "a.gguf", -2.0),
-        ("a.gguf:1e-3", "a.gguf", 0.001),
-        ("a.gguf:.5", "a.gguf", 0.5),
-        ("a:b:2", "a:b", 2.0),
+        ("a.gguf:-1e-3", "a.gguf", -0.001),
         ("a:b", "a:b", 1.0),
-        ("C:\\a.gguf", "C:\\a.gguf", 1.0),
         ("C:\\a.gguf:3", "C:\\a.gguf", 3.0),
         ("a.gguf:", "a.gguf:", 1.0),
         ("a.gguf:1_0", "a.gguf:1_0", 1.0),
@@ -35,7 +31,7 @@ def test_a_file_and_a_scale(text, path, scale):
     assert (str(found.path), found.scale) == (path, scale)
 
 
-@pytest.mark.parametrize("scale", ["nan", "NaN", "inf", "-inf", "+Infinity", "1e39", "1e999"])
+@pytest.mark.parametrize("scale", ["NaN", "-inf", "1e39"])
 def test_scales_that_are_none(scale):
     with pytest.raises(UsageError, match=r"the scale of a\.gguf cannot be"):
         Adapter.parse(f"a.gguf:{scale}")
@@ -69,10 +65,8 @@ def test_what_fits(tmp_path, model, adapted):
     ("changes", "says"),
     [
         ({"keys": {"general.type": None}}, "is a model, not an adapter"),
-        ({"keys": {"general.type": "model"}}, "is a model, not an adapter"),
         ({"keys": {"general.type": "mmproj"}}, "of type mmproj, not an adapter"),
         ({"keys": {"general.type": 1.0}}, "of type 1.0, not an adapter"),
-        ({"keys": {"adapter.type": None}}, "of type None, not lora"),
         ({"keys": {"adapter.type": "control"}}, "of type control, not lora"),
         ({"keys": {"adapter.lora.alpha": "4"}}, "its alpha is 4"),
         ({"keys": {"adapter.lora.alpha": float("nan")}}, "its alpha is nan"),
@@ -108,23 +102,17 @@ def rewritten(path, old, new):
 
 
 def test_parts_that_are_none_or_alone(tmp_path, model):
-    for new, says in ((b"lora_c", "not part of an adapter"), (b"weight", "not part of an adapter")):
-        path = rewritten(
-            loras.write(tmp_path / "a.gguf", model), b"blk.0.attn_q.weight.lora_b", b"blk.0.attn_q.weight." + new
-        )
+    old = b"blk.0.attn_q.weight.lora_b"
+    for new, says in (
+        (b"blk.0.attn_q.weight.lora_c", "not part of an adapter"),
+        (b"blk.0.attn_k.weight.lora_b", r"blk\.0\.attn_[qk]\.weight has only one of its two parts"),
+    ):
         with pytest.raises(SpecdecError, match=says):
-            read(path, model)
-    path = rewritten(
-        loras.write(tmp_path / "a.gguf", model), b"blk.0.attn_q.weight.lora_b", b"blk.0.attn_k.weight.lora_b"
-    )
-    with pytest.raises(SpecdecError, match=r"blk\.0\.attn_[qk]\.weight has only one of its two parts"):
-        read(path, model)
+            read(rewritten(loras.write(tmp_path / "a.gguf", model), old, new), model)
 
 
 def test_embeddings_that_are_the_output_too(tmp_path):
     """llama.cpp would end the process."""
-    header = read_header(TARGET)
-    assert all(tensor.name != "output.weight" for tensor in header.tensors)
     path = loras.write(tmp_path / "a.gguf", TARGET, adapted=("token_embd",))
     with pytest.raises(SpecdecError, match="which are also its output matrix"):
         read(path, TARGET)
@@ -133,17 +121,12 @@ def test_embeddings_that_are_the_output_too(tmp_path):
 def test_files_that_are_none_or_damaged(tmp_path, model):
     whole = loras.write(tmp_path / "a.gguf", model).read_bytes()
     cut = tmp_path / "cut.gguf"
-    for length in (0, 3, 30, 200, len(whole) // 2, len(whole) - 64):
+    for length in (0, 200, len(whole) - 64):
         cut.write_bytes(whole[:length])
-        with pytest.raises(SpecdecError, match=r"not a GGUF|is damaged|cut short"):
+        with pytest.raises(SpecdecError, match=r"is damaged|cut short"):
             read(cut, model)
-    cut.write_bytes(b"PK\3\4" + whole)
-    with pytest.raises(SpecdecError, match="is not a GGUF file"):
-        read(cut, model)
     with pytest.raises(UsageError, match="there is no file"):
         read(tmp_path / "none.gguf", model)
-    with pytest.raises(UsageError, match="is a folder"):
-        read(tmp_path, model)
     with pytest.raises(UsageError, match=r"a\.gguf is not a number: 'much'"):
         read(tmp_path / "a.gguf:much", model)
     parts = ggufs.with_keys(tmp_path / "a.gguf", tmp_path / "x.gguf", ggufs.scalar("split.count", ggufs.U32, 1))

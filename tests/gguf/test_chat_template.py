@@ -5,7 +5,7 @@ import pytest
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.gguf import chat_template as chat
-from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.gguf.header import Header
 from specdec_cli.weights.prompt import tokenize
 
 CHATML = """{{ bos_token }}{% for m in messages %}
@@ -71,23 +71,9 @@ def test_the_conversation_is_rendered_up_to_where_the_answer_begins():
         ("{{ messages[0].content }}", "{{ 7 * 7 }}"),
         ("{{ strftime_now('%Y') | length }}", "4"),
         ("{{ tools is defined }}", "False"),
+        ("{{ '%s|%5.1f' % ('a', 2) }}{{ '{x:>3}'.format(x='b') }}{{ 'a' ~ none ~ nothing ~ 1 }}", "a|  2.0  baNone1"),
         ("{% generation %}a{% endgeneration %}b", "ab"),
         ("{% for m in messages %}\n    {% if true %}\nx\n    {% endif %}\n{% endfor %}\n", "x\n"),
-        ("{{ 2 ** 3 * 4 }}", "32"),
-        ("{{ 'a' ~ none ~ nothing ~ 1 }}{{ 'ab' * 2 }}{{ [1] + [2] }}", "aNone1abab[1, 2]"),
-        ("{{ '%s|%5.1f' % ('a', 2) }}{{ '%(x)s' % {'x': 1} }}{{ '%s, %s'|format(1, 2) }}", "a|  2.011, 2"),
-        (
-            "{{ '{{{}}} {x:>3}'.format('a', x='b') }}{{ ('<'|safe).format() }}{{ ('{}'|safe).format('<') }}",
-            "{a}   b<&lt;",
-        ),
-        ("{{ 'a-b-c'.split('-', 1)[-1] }}{{ 'a  b'.replace(' ', '') }}{{ ['a', 'b'][::-1] | join('+') }}", "b-cabb+a"),
-        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.last }}{{ loop.length }}{% endfor %}", "a1True1"),
-        ("{% if messages | select('none') %}{{ messages | map('upper') | list | length }}{% endif %}", "1"),
-        (
-            "{% macro f(a, b='x') %}{{ a ~ b ~ varargs }}{% endmacro %}{% set y %}{{ f(1, 2, 3) }}{% endset %}{{ y }}",
-            "12(3,)",
-        ),
-        ("{% for a in [[[1]]] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}", "1"),
         ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
     ],
 )
@@ -95,76 +81,47 @@ def test_what_templates_in_use_rely_on(template, text):
     assert chat.render(model(template), user("{{ 7 * 7 }}")) == text
 
 
-@pytest.mark.parametrize("token", [None, -1, 3, "0", 1.0])
+@pytest.mark.parametrize("token", [None, -1, 3, "0"])
 def test_a_special_token_that_does_not_exist_is_empty(token):
     assert chat.special_token(model(bos_token_id=token), "bos") == ""
 
 
-@pytest.mark.parametrize("template", ["", "  \n", None, 5, StringArray(b"", 0)])
+@pytest.mark.parametrize("template", ["  \n", None, 5])
 def test_a_model_without_a_template(template):
     assert chat.template_of(model(template)) is None
 
 
 HOSTILE = {
     "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "class in a format": "{{ '{0.__class__.__mro__}'.format(messages) }}",
     "globals": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
     "globals of a helper": "{{ raise_exception.__globals__['jinja2'].x }}",
     "globals of the clock": "{{ strftime_now.__globals__.os.system('true') }}",
     "import": "{% import 'os' as os %}{{ os }}",
     "include": "{% include '/etc/passwd' %}",
-    "huge range": "{% for i in range(10 ** 12) %}x{% endfor %}",
     "mutation": "{{ messages.append(messages) }}{{ messages.clear() }}",
+    "huge range": "{% for i in range(10 ** 12) %}x{% endfor %}",
     "huge string": "{{ 'x' * 10 ** 15 }}",
     "huge padding": "{{ '%1000000000000000s' % 'x' }}",
-    "class in a format": "{{ '{0.__class__.__mro__}'.format(messages) }}",
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "source": "{{ a }}" * 9000,
 }
 GROWING = {
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "recursive loops": "{% for x in [0] recursive %}{{ loop([0, 0]) if loop.depth < 60 }}{% endfor %}",
-    **{
-        f"doubled by {step}": "{% set ns = namespace(x=('a',)) %}{% for i in range(40) %}{% set ns.x "
-        + step
-        + " %}{% endfor %}{{ ns.x }}"
-        for step in (
-            *("= ns.x ~ ns.x", "= ns.x + ns.x", "= ns.x|join + ns.x|join", "= (ns.x, ns.x)", "= [ns.x, ns.x]"),
-            *(
-                "= {'a': ns.x, 'b': ns.x}",
-                "= (ns.x|string).join('abc')",
-                "= ns.x * 2",
-                "%}{{ ns.x }}{{ ns.x }}{% endset",
-            ),
-        )
-    },
-    "nested": "{% set n = namespace(x=()) %}{% for i in range(9999) %}{% set n.x = (n.x,) %}{% endfor %}{{ {n.x: 1} }}",
-    "arguments": "{% set ns = namespace(x=()) %}{% macro f() %}{% set ns.x = varargs %}{% endmacro %}"
-    "{% for i in range(99999) %}{{ f(ns.x) }}{% endfor %}{{ ns.x }}",
-    "literal text": "{% set a %}{% for i in range(99999) %}" + "a" * 9999 + "{% endfor %}{% endset %}",
-    "products": "{{ 'a' * 1000 * 1000 * 1000 }}",
     "powers": "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-    "lists of one list": "{{ ([[1]] * 90000) | sum(start=[]) }}",
+    "a doubled text": "{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "shared lists": "{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    "{{ ns.x }}",
+    "nested": "{% set n = namespace(x=()) %}{% for i in range(9999) %}{% set n.x = (n.x,) %}{% endfor %}{{ {n.x: 1} }}",
+    "literal text": "{% set a %}{% for i in range(99999) %}" + "a" * 9999 + "{% endfor %}{% endset %}",
+    "one list many times": "{{ ([[1]] * 90000) | sum(start=[]) }}",
     "copies in a sort": "{{ (['A' * 90000] * 90000) | sort }}",
-    "views": "{{ [dict.fromkeys(range(9999)).items()] * 9999 }}",
     "one text in many fields": "{% set ns = namespace(x='a' * 90000) %}{{ ('{0.x}' * 90000).format(ns) }}",
-    "one text by % again and again": "{{ ('%(a)s' * 90000) % {'a': 'a' * 90000} }}",
-    **{
-        call: "{{ " + call + " }}"
-        for call in (
-            *("'%0999999999d' % 1", "'%*d' % (999999999, 1)", "'%.999999999f' | format(1)", "'{:999999999}'.format(1)"),
-            *("'{:{}}'.format(1, 999999999)", "'a'.center(999999999)", "'a'.ljust(999999999)", "'a'.zfill(999999999)"),
-            *("'a' | center(999999999)", "[1] | tojson(indent=999999999)", "lipsum(n=999999999)"),
-            *("'a\\nb' | indent(999999999)", "1.5 | round(99999999, 'ceil')", "('a' * 9000).replace('a', 'a' * 90000)"),
-            *(
-                "('a' * 9000) | replace('', 'a' * 90000)",
-                "('a' * 9000) | join('a' * 90000)",
-                "(5).to_bytes(999999999, 'big')",
-            ),
-            *("('a' * 90000).join('a' * 9000)", "(['a'] * 9000) | map('upper') | join('a' * 90000)", "'a' * 99999999"),
-            *("'\\t'.expandtabs(999999999)", "[1] | batch(999999999, 1) | list"),
-        )
-    },
-    "source": "{{ a }}" * 9000,
+    "padding": "{{ 'a'.center(999999999) }}",
+    "indentation": "{{ [1] | tojson(indent=999999999) }}",
+    "bytes": "{{ (5).to_bytes(999999999, 'big') }}",
+    "one text in place of many": "{{ ('a' * 9000).replace('a', 'a' * 90000) }}",
 }
 BROKEN = {
     "syntax": "{% if %}",
@@ -236,11 +193,8 @@ def test_a_raw_prompt_goes_through_as_it_is(raw, template):
     letters = Letters()
     prompt = tokenize("  Hi\n", letters, model(template), raw=raw)
     assert (letters.texts, prompt.tokens[0], prompt.notes) == (["  Hi\n"], 0, ())
-
-
-def test_a_system_message_that_is_not_used_is_noted():
-    notes = tokenize("Hi", Letters(), model(), "Be brief.", raw=True).notes
-    assert len(notes) == 1 and "--system" in notes[0]
+    (note,) = tokenize("Hi", letters, model(template), "Be brief.", raw=raw).notes
+    assert "--system" in note
 
 
 def test_a_prompt_without_tokens_is_refused(monkeypatch):

@@ -59,12 +59,11 @@ def assert_agrees(path: Path) -> None:
         for t in reference.tensors
     ]
     assert mine.n_params == sum(t.n_elements for t in reference.tensors)
-    assert mine.name == path.name
-    assert mine.size == path.stat().st_size
+    assert (mine.name, mine.size) == (path.name, path.stat().st_size)
 
 
 @pytest.mark.parametrize("order", [LITTLE, BIG], ids=lambda order: order.name)
-@pytest.mark.parametrize("alignment", [None, 8, 64, 4096])
+@pytest.mark.parametrize("alignment", [None, 4096])
 def test_agrees_with_the_gguf_package(tmp_path, alignment, order):
     path = write_all_types(tmp_path / "all.gguf", alignment, order)
     assert_agrees(path)
@@ -111,10 +110,3 @@ def test_a_header_without_tensors_and_text_that_is_not_utf8(tmp_path):
     header = read_header(written(tmp_path, ggufs.header([ggufs.strings("words", [b"\xff\xfe", b"ok"])], version=2)))
     assert (header.version, header.tensors, header.architecture, header.n_params) == (2, (), "unknown", 0)
     assert header.metadata["words"].values == [b"\xff\xfe", b"ok"]
-
-
-def test_nested_arrays_are_read(tmp_path):
-    inner = ggufs.array(ggufs.U32, 2, ggufs.pack(ggufs.U32, 1, 2))
-    raw = ggufs.header([ggufs.key("deep", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 2, inner * 2))])
-    for each in (raw, ggufs.swapped(raw)):
-        assert [plain(row) for row in read_header(written(tmp_path, each)).metadata["deep"]] == [[1, 2], [1, 2]]

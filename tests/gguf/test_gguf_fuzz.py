@@ -90,13 +90,13 @@ PLACE = st.integers(0, 1 << 14)
 
 def valued() -> Iterator[bytes]:
     """Well-formed values of every kind, alone and in arrays, with their types, to stand where another is expected."""
-    odd = (float("nan"), float("inf"), -1e30, 0.5)
+    odd = (0.5, -1e30, float("inf"), float("nan"))
     for kind, size in ggufs.SIZES.items():
         items = [byte * size for byte in (b"\0", b"\1", b"\xff")]
         if kind in (ggufs.F32, ggufs.F64):
             items += [ggufs.pack(kind, value) for value in odd]
         yield from alone_and_in_arrays(kind, items)
-    texts = [ggufs.text(value) for value in ("", "llama", b"\xff\xfe", "1", "\x1b[2J\n")]
+    texts = [ggufs.text(value) for value in ("", "llama", b"\xff\xfe", "\x1b[2J\n", "1")]
     yield from alone_and_in_arrays(ggufs.STRING, texts)
     rows = [ggufs.array(ggufs.I32, 1, b"\1\0\0\0"), ggufs.array(ggufs.STRING, 1, ggufs.text("a"))]
     yield from alone_and_in_arrays(ggufs.ARRAY, rows)
@@ -105,11 +105,11 @@ def valued() -> Iterator[bytes]:
 def alone_and_in_arrays(kind: int, items: list[bytes]) -> Iterator[bytes]:
     for item in items:
         yield struct.pack("<I", kind) + item
-        for count in (0, 1, 12):
-            yield struct.pack("<I", ggufs.ARRAY) + ggufs.array(kind, count, item * count)
+    for count in (0, 1, 12):
+        yield struct.pack("<I", ggufs.ARRAY) + ggufs.array(kind, count, items[-1] * count)
 
 
-VALUES = list(dict.fromkeys(valued()))
+VALUES = list(valued())
 
 
 def set_numbers(raw: bytes, changes: list[tuple[str, int, int]]) -> bytes:
@@ -193,11 +193,8 @@ def strings(value) -> int:
 
 def used(header: Header) -> None:
     """What a command does with a header before llama.cpp sees the file."""
-    assert header.version in (2, 3) and header.size > 0
     assert sum(map(strings, header.metadata.values())) >= 0
-    assert all(tensor.n_params >= 0 and (tensor.size or 0) >= 0 for tensor in header.tensors)
-    assert isinstance(header.quantisation, str)
-    assert 0 <= header.n_active_params <= header.n_params
+    assert header.quantisation and 0 <= header.n_active_params <= header.n_params
     for use in (
         lambda: require_runnable(header),
         lambda: compare(header, header).require(),
@@ -223,7 +220,7 @@ def test_the_files_to_damage_are_whole():
 
 
 @settings(
-    max_examples=int(20_000 * float(SCALE)) if SCALE else 400,
+    max_examples=int(20_000 * float(SCALE)) if SCALE else 250,
     derandomize=not SCALE,
     database=None,
     deadline=None,
@@ -242,16 +239,14 @@ def test_every_key_may_have_any_value_and_every_row_be_missing_or_repeated():
     """One at a time, so that no chance decides whether it is tried."""
     layout = ggufs.layout(SPLIT)
     keys, tensors = [SPLIT[row] for row in layout.keys], [SPLIT[row] for row in layout.tensors]
+    heads = []
     for i, key in enumerate(keys):
         name = key[: 8 + struct.unpack_from("<Q", key)[0]]
         for new in ([], [key, key], *([name + value] for value in VALUES)):
-            use(ggufs.header([*keys[:i], *new, *keys[i + 1 :]], tensors))
+            heads.append(ggufs.header([*keys[:i], *new, *keys[i + 1 :]], tensors))
     for i, tensor in enumerate(tensors):
-        for new in ([], [tensor, tensor]):
-            use(ggufs.header(keys, [*tensors[:i], *new, *tensors[i + 1 :]]))
-
-
-def use(head: bytes) -> None:
-    header = read({FIRST: ggufs.padded(head, bytes(224)), SECOND: LAST})
-    if header is not None:
-        used(header)
+        heads += [ggufs.header(keys, [*tensors[:i], *new, *tensors[i + 1 :]]) for new in ([], [tensor, tensor])]
+    for head in heads:
+        header = read({FIRST: ggufs.padded(head, bytes(224)), SECOND: LAST})
+        if header is not None:
+            used(header)

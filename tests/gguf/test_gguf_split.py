@@ -3,6 +3,7 @@
 import io
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -54,28 +55,15 @@ def from_memory(files: dict[str, bytes], name: str) -> Header:
     return read_model(name, lambda wanted: nullcontext((io.BytesIO(files[wanted]), len(files[wanted]))))
 
 
-# --- read as one --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("small_first", [False, True])
-def test_a_split_model_is_read_as_one(tmp_path, small_first):
-    def rows(header: Header) -> list[tuple]:
-        """The tensors without their offsets, which count within a file."""
-        return [(t.name, t.shape, t.type, t.size) for t in header.tensors]
-
-    whole, files = read_header(DRAFT), ggufs.split(DRAFT, tmp_path, 7, small_first)
+def test_a_split_model_is_read_as_one(tmp_path):
+    whole, files = read_header(DRAFT), ggufs.split(DRAFT, tmp_path, 7, small_first=True)
     header, readers = read_header(files[0]), list(map(gguf.GGUFReader, files))
-    assert (len(files), len(readers[0].tensors)) == ((4, 0) if small_first else (3, 7))
-    assert (header.name, header.data_offset) == (files[0].name, readers[0].data_offset)
-    assert rows(header) == rows(whole)
-    assert [t.offset for t in header.tensors] == [
-        t.data_offset - reader.data_offset for reader in readers for t in reader.tensors
-    ]
+    assert len(files) == 4 and not readers[0].tensors and header.name == files[0].name
     assert header.size == sum(path.stat().st_size for path in files)
-    split = {name for name in header.metadata if name.startswith("split.")}
-    assert split == {"split.no", "split.count", "split.tensors.count"}
-    assert repr({k: v for k, v in header.metadata.items() if k not in split}) == repr(whole.metadata)
+    offsets = [t.data_offset - reader.data_offset for reader in readers for t in reader.tensors]
+    assert header.tensors == tuple(replace(t, offset=at) for t, at in zip(whole.tensors, offsets, strict=True))
+    assert repr({k: v for k, v in header.metadata.items() if not k.startswith("split.")}) == repr(whole.metadata)
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
@@ -105,23 +93,19 @@ def test_the_names_of_all_parts_follow_from_any():
         assert part_names(name) == [name]
 
 
-# --- refused ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("gone", [0, 1, 3])
+@pytest.mark.parametrize("gone", [0, 3])
 def test_a_missing_part_is_named(parts, gone):
     parts[gone].unlink()
     refused(parts[0], "there is no file", parts[gone].name)
 
 
 def test_a_name_that_does_not_fit_the_part(parts, tmp_path):
-    for path in parts[1:]:
-        refused(path, f"{path.name} is one of 4 parts", f"Name the first part: {parts[0].name}")
-    for name in ("model.gguf", "draft-00001-of-00005.gguf", "draft-00001-of-99999.gguf", "draft-00001-of-00001.gguf"):
+    refused(parts[1], f"{parts[1].name} is one of 4 parts", f"Name the first part: {parts[0].name}")
+    for name in ("model.gguf", "draft-00001-of-00005.gguf", "draft-00001-of-99999.gguf"):
         refused(shutil.copy(parts[0], tmp_path / name), f"{name} is one of 4 parts", "-00001-of-0000")
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (0, 1), (0, 3)])
+@pytest.mark.parametrize(("one", "other"), [(1, 2), (0, 3)])
 def test_swapped_parts_are_refused(parts, tmp_path, one, other):
     """Where the first is concerned, "name the first part" is no help: that is what has been named."""
     spare = parts[one].rename(tmp_path / "spare")
@@ -134,7 +118,7 @@ def test_swapped_parts_are_refused(parts, tmp_path, one, other):
 def test_a_cut_part_is_named(parts, which):
     raw = parts[which].read_bytes()
     needed = max(t.data_offset + t.n_bytes for t in gguf.GGUFReader(parts[which]).tensors)
-    for size in (0, 30, 200, needed - 1):
+    for size in (0, 200, needed - 1):
         parts[which].write_bytes(raw[:size])
         refused(parts[0], parts[which].name)
     parts[which].write_bytes(raw[:needed])
@@ -144,10 +128,6 @@ def test_a_cut_part_is_named(parts, which):
 def test_a_part_that_is_no_model_is_named(parts):
     parts[2].write_bytes(b"<html>Not Found</html>")
     refused(parts[0], parts[2].name, "not a GGUF")
-    parts[2].unlink()
-    parts[2].mkdir()
-    refused(parts[0], parts[2].name, "folder")
-    parts[2].rmdir()
     shutil.copy(DRAFT, parts[2])
     refused(parts[0], parts[2].name, "not part 3")
 
@@ -161,16 +141,13 @@ def with_number(which: int, name: str, kind: int, payload: bytes) -> dict[str, b
 
 
 ODD = {
-    "negative": (ggufs.I32, ggufs.pack(ggufs.I32, -2)),
     "true": (ggufs.BOOL, b"\1"),  # which is 1 in Python alone
-    "a fraction": (ggufs.F32, ggufs.pack(ggufs.F32, 2.5)),
     "huge": (ggufs.U64, ggufs.pack(ggufs.U64, 2**64 - 1)),
     "text": (ggufs.STRING, ggufs.text("2")),
     "a list of one": (ggufs.ARRAY, ggufs.array(ggufs.U16, 1, ggufs.pack(ggufs.U16, 2))),
-    "words": (ggufs.ARRAY, ggufs.array(ggufs.STRING, 1, ggufs.text("2"))),
 }
 APART = {
-    **{f"{total} tensors": two(total) for total in (0, 1, 3, -1, 2**31 - 1)},
+    **{f"{total} tensors": two(total) for total in (1, 3, -1)},
     "a tensor in two parts": two(names=("t", "t")),  # llama.cpp refuses it too, but only once it loads
     **{f"another byte order in {name}": {**two(), name: ggufs.swapped(two()[name])} for name in two()},
     **{
@@ -189,12 +166,8 @@ def test_parts_that_do_not_belong_together_are_refused(files):
     assert caught.value.hint
 
 
-# --- loaded -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("small_first", [False, True])
-def test_llama_cpp_loads_what_is_accepted(tmp_path, small_first):
-    first = ggufs.split(DRAFT, tmp_path, 5, small_first)[0]
+def test_llama_cpp_loads_what_is_accepted(tmp_path):
+    first = ggufs.split(DRAFT, tmp_path, 5, small_first=True)[0]
     common = ("--drafter", "none", "-n", 8)
     whole, split = run(PROMPT, "-m", DRAFT, *common), run(PROMPT, "-m", first, *common)
     assert (split.exit_code, split.stdout) == (0, whole.stdout), split.stderr
@@ -204,4 +177,3 @@ def test_llama_cpp_loads_what_is_accepted(tmp_path, small_first):
 def test_parts_that_do_not_belong_together_do_not_reach_llama_cpp(parts):
     parts[1].replace(parts[2])
     assert_refused(run(PROMPT, "-m", parts[0], "--drafter", "none"), 2, parts[1].name, "no file")
-    assert_refused(run(PROMPT, "-m", parts[3], "--drafter", "none"), 1, "one of 4 parts", parts[0].name)

@@ -51,14 +51,9 @@ def test_what_it_says():
         (IDS, np.array([4, 0, 2], np.float32), "not an array of token ids"),
         (IDS, np.array([], np.int32), "not an array of token ids"),
         (IDS, TOKENS, "not an array of token ids"),
-        (IDS, 4, "not an array of token ids"),
-        (IDS, np.array([4, 0], np.int32), "names token 2 of 2"),
-        (IDS, np.array([4, 0, 2, 1], np.int32), "claims 3 tokens"),
         (READS, None, "not an array of token ids"),
-        (READS, np.array([1, 1, 3, 2, 0], np.int32), "names token 3 of 3"),
         (READS, np.array([2**64 - 1, 1, 2, 2, 0], np.uint64), "names token 18,446"),
         ("llama.vocab_size", 4, "claims 4 tokens"),
-        ("llama.vocab_size", None, "claims None tokens"),
         ("tokenizer.ggml.model", "gpt2", "and a tokenizer"),
         (DIGEST, None, "tokens_sha256 is None"),
     ],
@@ -77,14 +72,7 @@ def test_a_comparison_says_how_much_it_can_say():
     assert "3 of the target's 5 tokens" in found.reason
 
 
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        ggufs.string_array([b"a", b"b", b"c", b"d", b"f"]),
-        ggufs.string_array([b"a", b"b", b"c", b"d"]),
-        replace(TOKENS, count=4),
-    ],
-)
+@pytest.mark.parametrize("tokens", [ggufs.string_array([b"a", b"b", b"c", b"d", b"f"]), replace(TOKENS, count=4)])
 def test_it_is_for_one_target(tokens):
     found = compare(target(tokens), header())
     with pytest.raises(IncompatiblePair, match=r"draft\.gguf was made for another target"):

@@ -94,11 +94,8 @@ def test_a_longer_vocabulary(longer, tail, kind, reserved):
     types = np.array([2, 3, 3] + [1] * (len(WORDS) - 3) + [kind] * len(tail), np.int32)
     result = compare(*pair_of(longer, {"words": WORDS + tail, "token_type": types}, {}))
     assert (result.verdict, result.n_shared) == ("compatible" if reserved else "translatable", len(WORDS))
-    if reserved:
-        assert longer in result.reason and str(len(tail)) in result.reason
-        return
-    assert f"token {len(WORDS)} of {longer}.gguf is '{tail[0].decode()}'" in result.reason
-    assert str(len(WORDS) + len(tail)) in result.reason and str(len(WORDS)) in result.reason
+    said = f"{longer}'s vocabulary" if reserved else f"token {len(WORDS)} of {longer}.gguf is '{tail[0].decode()}'"
+    assert said in result.reason
 
 
 @pytest.mark.parametrize(
@@ -109,15 +106,12 @@ def test_a_longer_vocabulary(longer, tail, kind, reserved):
         ({"pre": "llama-bpe"}, ["pre-tokenizer", "'qwen2'", "'llama-bpe'"]),
         ({"drop": ["pre"]}, ["pre-tokenizer", "'qwen2'", "None"]),
         ({"words": replaced(t0=b"x", t6=b"y")}, ["token 0", "'<unk>'", "'x'", "2 of 7"]),
-        ({"words": replaced(t6=b"\xfe")}, ["token 6", "1 of 7"]),
-        ({"words": replaced(t5=b"zz")[:6]}, ["token 5", "'ab'", "'zz'", "1 of 6"]),
         # The first differing text says more than what is derived from it.
         ({"words": replaced(t4=b"c"), "merges": ggufs.string_array([b"a c"])}, ["token 4", "'b'", "'c'", "1 of 7"]),
         ({"words": [*WORDS, b"used"]}, ["the target has 7 tokens, the draft 8, and token 7 of draft.gguf is 'used'"]),
         ({"token_type": np.array([2, 3, 3, 1, 4, 4, 1])}, ["token 4", "'b'", "type 1", "type 4 in the draft", "2 of"]),
         ({"drop": ["token_type"]}, ["token 0", "'<unk>'", "type 2", "3 of"]),
         ({"merges": ggufs.string_array([b"a b", b"a a"])}, ["merge 1", "'b a'", "'a a'"]),
-        ({"merges": ggufs.string_array([b"a b"])}, ["2 merges", "1"]),
         ({"drop": ["merges"]}, ["merges"]),
         ({"bos_token_id": 2}, ["BOS", "1", "2"]),
         ({"eos_token_id": 1}, ["EOS", "2", "1"]),
@@ -158,13 +152,13 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize("missing_in", ["target", "draft"])
-@pytest.mark.parametrize("key", ["add_bos_token", "add_eos_token"])
-@pytest.mark.parametrize(("kind", "pre", "bos", "eos"), DEFAULTS, ids=[f"{d[0]}-{d[1]}" for d in DEFAULTS])
-def test_a_missing_flag_means_its_default(kind, pre, bos, eos, key, missing_in):
-    default = bos if key == "add_bos_token" else eos
-    for value in (True, False):
-        with_key, without = {"model": kind, "pre": pre, key: value}, {"model": kind, "pre": pre, "drop": [key]}
-        assert (compare(*pair_of(missing_in, without, with_key)).verdict == "identical") == (value == default), value
+@pytest.mark.parametrize(("kind", "pre", "bos", "eos"), DEFAULTS)
+def test_a_missing_flag_means_its_default(kind, pre, bos, eos, missing_in):
+    for key, value in (("add_bos_token", bos), ("add_eos_token", eos)):
+        for stated in (value, not value):
+            with_key, without = {"model": kind, "pre": pre, key: stated}, {"model": kind, "pre": pre, "drop": [key]}
+            found = compare(*pair_of(missing_in, without, with_key)).verdict
+            assert (found == "identical") == (stated == value), (key, stated)
 
 
 @pytest.mark.parametrize("tokens", [None, StringArray(b"", 0), np.array([1, 2]), "text"])
@@ -175,20 +169,16 @@ def test_a_model_without_a_tokenizer_fits_nothing(tokens, lacking):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["all tokens", "padding"])
-def test_large_vocabularies_are_compared_without_quadratic_work(change):
+def test_large_vocabularies_are_compared_without_quadratic_work():
     large = [b"token%d" % i for i in range(150_000)]
-    words = [word.upper() for word in large]
-    if change == "padding":
-        words = [*large, *(b"[PAD%d]" % i for i in range(100))]
+    words = [*(word.upper() for word in large), *(b"[PAD%d]" % i for i in range(100))]
     target, other = (
         model(each, merges=ggufs.string_array(each), token_type=np.ones(len(each), np.int32)) for each in (large, words)
     )
     started = process_time()
     result = compare(target, replace(other, metadata={**other.metadata, MERGES: target.metadata[MERGES]}))
     # On a quiet machine 0.2, on a busy one several times that; quadratic work would take minutes.
-    assert process_time() - started < 3
-    assert result.verdict == ("compatible" if change == "padding" else "translatable")
+    assert process_time() - started < 3 and result.verdict == "translatable"
 
 
 # --- llama.cpp's own rule ---
@@ -313,13 +303,11 @@ def test_a_bos_that_is_not_stated_is_the_one_that_llama_cpp_assumes():
 
 
 RAGGED = [np.array([1, 2]), [], [np.array([3])]]
-ANYTHING = [RAGGED, [np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), float("nan"), 10**18, "1"]
+ANYTHING = [RAGGED, [[np.array([1, 2])], "x"], np.array([1.5, 2]), float("nan"), 10**18, "1"]
 
 
 @pytest.mark.parametrize("value", ANYTHING, ids=map(repr, ANYTHING))
-@pytest.mark.parametrize(
-    "key", ["model", "pre", "bos_token_id", "add_bos_token", "eot_token_id", "merges", "token_type"]
-)
+@pytest.mark.parametrize("key", ["model", "pre", "bos_token_id", "add_bos_token", "merges", "token_type"])
 def test_metadata_may_be_anything(key, value):
     for pair in ((model(), draft(**{key: value})), (model(**{key: value}), draft(**{key: copy.deepcopy(value)}))):
         json.dumps([asdict(check) for check in compare(*pair).checks])

@@ -8,16 +8,6 @@ from hypothesis import strategies as st
 from specdec_cli.llama.branches import Branches
 
 
-@pytest.mark.parametrize(("most", "parents"), [(4, (-1,) * 5), (1, (-1, 0, 0))])
-def test_as_many_branches_as_allowed_and_cleared_as_new(most, parents):
-    branches = Branches(most)
-    with pytest.raises(ValueError, match=f"more than {most} branches"):
-        branches.grow(parents)
-    branches.clear()
-    assert len(branches) == 0 and branches.used == 1
-    assert branches.grow(parents[:-1]) == Branches(most).grow(parents[:-1])
-
-
 class Cache:
     """What llama.cpp does: cells with a position, that belong to sequences."""
 

@@ -14,7 +14,6 @@ from engines import TARGET, open_session
 
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.llama import computing, host
-from specdec_cli.llama.computing import PendingCall, Worker
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -23,25 +22,6 @@ from specdec_cli.settings.options import SamplingParams
 
 TOKENS, ROUNDS, ATTEMPTS = 40, 9, 20
 WITHIN = 1.1
-
-
-class Caller:
-    """A thread that lives on, as those of a program do."""
-
-    def __init__(self):
-        self._calls, self._answers = SimpleQueue(), SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self):
-        while (function := self._calls.get()) is not None:
-            self._answers.put(function())
-
-    def __call__(self, function):
-        self._calls.put(function)
-        return self._answers.get(timeout=120)
-
-    def end(self):
-        self._calls.put(None)
 
 
 @pytest.fixture
@@ -80,25 +60,19 @@ def slowest_over_fastest(ways, within=WITHIN):
 @pytest.mark.quiet
 def test_a_pass_takes_as_long_from_every_thread(contexts):
     first, second = contexts
-    other, third = Caller(), Caller()
-    ways = [
-        lambda: seconds_a_token(first),
-        lambda: other(lambda: seconds_a_token(first)),
-        lambda: third(lambda: seconds_a_token(second)),
-        lambda: seconds_a_token(second),
-    ]
-    try:
+    with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(1) as third:
+        ways = [
+            lambda: seconds_a_token(first),
+            lambda: other.submit(seconds_a_token, first).result(),
+            lambda: third.submit(seconds_a_token, second).result(),
+            lambda: seconds_a_token(second),
+        ]
         assert slowest_over_fastest(ways) <= WITHIN
-    finally:
-        other.end()
-        third.end()
 
 
 @pytest.mark.quiet
 def test_an_answer_takes_as_long_from_the_server_as_alone():
-    threads = host.physical_cores()
-    prompt = list(range(100, 132))
-    settings = {"threads": threads, "drafter": "none", "max_tokens": TOKENS}
+    settings = {"threads": host.physical_cores(), "drafter": "none", "max_tokens": TOKENS}
     with (
         open_session(**settings) as alone,
         open_session(**settings) as served,
@@ -106,11 +80,12 @@ def test_an_answer_takes_as_long_from_the_server_as_alone():
     ):
 
         def by(session):
-            return 1 / session.generate(prompt, SamplingParams(temperature=0.0)).metrics.tokens_per_s
+            greedy = SamplingParams(temperature=0.0)
+            return 1 / session.generate([*range(100, 132)], greedy).metrics.tokens_per_s
 
         def from_the_server():
             answers = SimpleQueue()
-            slots.submit(prompt, lambda session: answers.put(by(session)))
+            slots.submit([], lambda session: answers.put(by(session)))
             return answers.get(timeout=120)
 
         assert slowest_over_fastest([lambda: by(alone), from_the_server], within=1.25) <= 1.25  # it shares passes
@@ -156,15 +131,13 @@ def test_two_engines_at_once_take_turns(contexts):
 def test_a_build_with_openmp_computes_in_one_thread(monkeypatch):
     where = []
     monkeypatch.setattr(computing, "has_openmp", lambda: True)
-    threads = [
-        threading.Thread(target=lambda: computing.call(lambda: where.append(threading.current_thread().name)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    computing.call(lambda: where.append(threading.current_thread().name))
+
+    def note():
+        where.append(threading.current_thread().name)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda _: computing.call(note), range(4))] == [None] * 4
+    computing.call(note)
     assert where == ["llama.cpp"] * 5
 
     def fail():
@@ -172,13 +145,3 @@ def test_a_build_with_openmp_computes_in_one_thread(monkeypatch):
 
     with pytest.raises(ValueError, match="as it is"):
         computing.call(fail)
-
-
-def test_calls_are_made_in_order_and_an_error_stays_with_its_call():
-    worker, order = Worker("test"), []
-    calls = [PendingCall(order.append, (number,)) for number in range(5)]
-    calls.insert(2, PendingCall(int, ("x",)))
-    for call in calls:
-        worker.submit(call)
-    assert all(call.done.wait(10) for call in calls) and order == [0, 1, 2, 3, 4]
-    assert isinstance(calls[2].error, ValueError) and calls[3].error is None

@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,12 +85,11 @@ def test_the_user_can_do_without_repacking(trials, monkeypatch):
     assert not kernels.verdict().extra_buffers and not kernels.verdict().fault
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "extra_buffers": 3}', '{"format": 2}'])
-def test_a_damaged_record_is_tried_again(trials, text):
+def test_a_damaged_record_is_tried_again(trials):
     asked, _ = trials
     kernels.verdict()
     (path,) = kernels._folder().iterdir()
-    path.write_text(text)
+    path.write_text('{"format": 1, "extra_buffers": 3}')
     forget()
     assert kernels.verdict().extra_buffers and len(asked) == 2
     assert json.loads(path.read_text())["extra_buffers"] is True
@@ -106,28 +106,16 @@ def test_what_cannot_be_tried_is_taken_to_work_and_not_kept(trials, first):
     assert kernels.verdict().extra_buffers and kernels._folder().exists() and len(asked) == (2 if first else 3)
 
 
-def test_where_nothing_can_be_kept_it_is_tried_at_each_start(trials, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(kernels, "_folder", lambda: tmp_path / "file")
-    assert kernels.verdict().extra_buffers
-
-
 def test_a_hang_is_tried_again_with_one_thread(monkeypatch):
     """On a busy machine several threads may wait for each other for longer than a trial may take."""
     counts = []
 
-    class Hanging:
-        def __init__(self, arguments, *_):
-            counts.append(int(arguments[3]))
-            self.timed_out = arguments[3] != "1" or arguments[4] == "extra"
+    def hanging(arguments, *_):
+        counts.append(int(arguments[3]))
+        hangs = arguments[3] != "1" or arguments[4] == "extra"
+        return SimpleNamespace(timed_out=hangs, wait=lambda: -9 if hangs else 0, stop=lambda: None)
 
-        def wait(self):
-            return -9 if self.timed_out else 0
-
-        def stop(self):
-            pass
-
-    monkeypatch.setattr(kernels, "Child", Hanging)
+    monkeypatch.setattr(kernels, "Child", hanging)
     monkeypatch.setattr(kernels.host, "physical_cores", lambda: 4)
     monkeypatch.delenv("SPECDEC_THREADS")
     monkeypatch.delenv("SPECDEC_REPACK", raising=False)
@@ -144,11 +132,7 @@ def test_a_hang_is_tried_again_with_one_thread(monkeypatch):
     ("code", "fault"), [(0, ""), (-11, "SIGSEGV"), (-9, None), (2, None), (1, "wrong"), (99, "code 99")]
 )
 def test_how_a_trial_ended(code, fault):
-    class Ended:
-        def output(self):
-            return b"wrong\n"
-
-    assert kernels._fault_of(code, Ended()) == fault
+    assert kernels._fault_of(code, SimpleNamespace(output=lambda: b"wrong\n")) == fault
 
 
 def rows_of(path, widths, extra_buffers=True):

@@ -1,15 +1,12 @@
 """Medusa heads: what they compute, what is kept for them of each token, and files that hold something else."""
 
-from collections import Counter
-
 import gguf
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
 from engines import loaded
-from exactness import p_value
-from test_heads import PROMPT, TEXT, Opened, _exact, answered, both, halved
+from test_heads import PROMPT, TEXT, Opened, answered, both, halved, p_value_of_answers
 
 from specdec_cli import IncompatiblePair, SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli.decoding.options import SamplingOptions
@@ -18,7 +15,6 @@ from specdec_cli.drafters.head_drafters import MedusaDrafter
 from specdec_cli.gguf import memory
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.hidden_rows import OUTPUT, HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
@@ -128,19 +124,6 @@ def test_each_depth_of_a_tree_has_a_head_of_its_own(tmp_path):
 # What is kept for them
 
 
-def test_nothing_is_drafted_where_the_row_is_not_known(tmp_path):
-    """The prompt is read for one row of logits; the next pass gives hidden rows, too."""
-    opened = Opened(tmp_path, "medusa")
-    opened.target.decode(TEXT[:20])
-    opened.drafts.begin(TEXT[:21])
-    opened.drafts.decode(TEXT[20:21])
-    assert opened.drafts.longest == 0
-    opened.target.decode(TEXT[20:21])
-    opened.drafts.decode(opened.drafts.make_room((9,), 3))
-    assert opened.drafts.longest == 5
-    opened.close()
-
-
 def knowing(folder, target, misled):
     """What the target alone writes, and two heads that know it; those misled know most tokens as the second best."""
     with loaded(target=target, threads=1, speculative=SpeculativeConfig(drafter="none")) as session:
@@ -169,29 +152,6 @@ def test_drafts_go_on_after_whatever_stands(tmp_path, kind, k, tree):
     assert not first.drafted and all(step.drafted for step in steps) and answer.metrics.accepted > 8
     part = [step for step in steps if 0 < step.accepted < len(step.drafted)]
     assert any(step.path is None or step.path[0] > 0 for step in part), "a part, or another branch than the first"
-
-
-def test_rows_that_are_kept_are_those_of_the_text(tmp_path, target):
-    """Of chains and trees, with what is read again before them; llama.cpp gives them with logits alone."""
-    opened = Opened(tmp_path, "medusa", branches=1)
-    interrupt = Interrupt()
-    context = LlamaContext.open(opened.model, 256, 4, 1, interrupt, branches=3)
-    context.hidden = hidden = HiddenRows(context.passes.handle, tiny.WIDTH, [OUTPUT], context.passes.all_rows)
-    text = TEXT[:14]
-    context.decode(text[:5])
-    context.decode(text[5:7], all_rows=True)
-    context.grow((text[7], 3, text[8], text[9]), (-1, 0, 0, 2))
-    context.keep((0,), ahead=(2, 3))
-    assert hidden.knows(10) and not hidden.knows(11) and context.length == 8
-    context.grow((*text[8:12], 5, 6), (-1, 0, 1, 2, 3, 3), unread=2)
-    context.keep((0, 1, 2, 3))
-    read_again = context.decode((*text[12:14], 9, 9), all_rows=True, unread=2).copy()
-    context.rewind(14)
-    rows, logits = rows_of(target, [*text, 9, 9])
-    assert np.abs(hidden.before(6, 9) - rows[5:14]).max() < 1e-4 and not hidden.before(5, 1).any()
-    assert np.abs(read_again - logits[14:]).max() < 1e-3
-    context.close()
-    opened.close()
 
 
 # Distributions
@@ -226,27 +186,12 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, target, width, 
     """By chi-square, with heads that know much; and a q that is another than the one drawn from is seen."""
     head = fitted(tmp_path / "fitted.gguf", *known_ahead(target, 3))
     how = SpeculativeConfig("medusa", 2, accept="rejection", tree=width)
-    sampling, n, counts, accepted = SamplingOptions(1.0, top_k=3, top_p=1.0, min_p=0.0), 900, Counter(), 0
     with loaded(target=target, draft=head, threads=1, speculative=how) as session:
         if wrong:
             own = MedusaDrafter.propose
             monkeypatch.setattr(MedusaDrafter, "propose", lambda *given: halved(own(*given)))
-        for seed in range(n):
-            params = SamplingParams(temperature=1.0, top_k=3, top_p=1.0, min_p=0.0, seed=seed, max_tokens=4)
-            answer = session.generate(PROMPT, params, how)
-            counts[tuple(answer.tokens)] += 1
-            accepted += answer.metrics.accepted
-        expected = _exact(session.models.target.opened, sampling, 4)
-    assert accepted > n / 4 and (p_value(counts, expected, n) > 1e-3) != wrong
-
-
-@pytest.mark.parametrize("tree", [1, 3])
-def test_typical_acceptance_runs(tmp_path, target, tree):
-    head = tiny.write(tmp_path / "head.gguf", "medusa")
-    how = SpeculativeConfig("medusa", 4, accept="typical", tree=tree)
-    with loaded(target=target, draft=head, threads=1, speculative=how) as session:
-        answer = session.generate(PROMPT, SamplingParams(temperature=0.9, seed=1, max_tokens=30))
-    assert answer.metrics.drafted and len(answer.tokens) == 30
+        found, accepted = p_value_of_answers(session, how, top_k=3, length=4, n=900)
+    assert accepted > 900 / 4 and (found > 1e-3) != wrong
 
 
 # What cannot draft
@@ -255,18 +200,14 @@ def test_typical_acceptance_runs(tmp_path, target, tree):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"heads": 0}, "claims 0 heads"),
         ({"heads": 1 << 20}, "claims 1048576 heads"),
         ({"heads": 3}, "lacks head.2.block.weight"),
-        ({"head.1.block.bias": None}, "lacks head.1.block.bias"),
         ({"head.1.block.bias": np.zeros(31)}, "head.1.block.bias is 31 of F32, not 32"),
-        ({"head.0.block.weight": np.zeros((31, 32))}, "head.0.block.weight is 32 x 31 of F32, not 32 x 32"),
         ({"head.0.output.weight": np.zeros((299, 32))}, "head.0.output.weight is 32 x 299 of F32, not 32 x 300"),
         ({"head.0.block.weight": np.zeros((32, 32), np.int32)}, "which ggml cannot compute with"),
         ({"head.0.block.bias": np.zeros(32, np.float16)}, "which ggml cannot compute with"),
         ({"d2t": np.arange(300, dtype=np.int32)}, "d2t is 300 of I32, not a table of token ids"),
         ({"d2t": np.arange(301, dtype=np.int64)}, "d2t is 301 of I64, not a table of token ids"),
-        ({"d2t": np.arange(1, 301, dtype=np.int64)}, "duplicates, or ids outside 0 to 299"),
         ({"d2t": np.arange(-1, 299, dtype=np.int64)}, "duplicates, or ids outside 0 to 299"),
         ({"d2t": np.arange(300, dtype=np.int64) // 2}, "duplicates, or ids outside 0 to 299"),
     ],
@@ -292,8 +233,7 @@ def test_a_target_that_gives_no_logits_beside_its_rows(tmp_path):
     assert "hidden rows together with its logits" in answered(lfm2, head, drafter="medusa")
 
 
-@pytest.mark.parametrize("kind", ["mamba", "qwen35", "olmo2-window"])
-@pytest.mark.parametrize("k", [3, 12])
+@pytest.mark.parametrize(("kind", "k"), [("mamba", 3), ("qwen35", 3), ("qwen35", 12), ("olmo2-window", 12)])
 def test_any_other_target_has_its_own_text(tmp_path, kind, k):
     """Recurrent ones, too, whose states go back by a snapshot or by a replay."""
     model, head = tiny.write(tmp_path / "model.gguf", kind), tiny.write(tmp_path / "head.gguf", "medusa")

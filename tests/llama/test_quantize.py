@@ -1,13 +1,10 @@
 """Copies by llama.cpp's quantiser: what comes out computes what it should, and what goes wrong stays in its process."""
 
-import ctypes
-import os
 import signal
 import subprocess
 from contextlib import closing
 
 import ggufs
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
@@ -15,7 +12,7 @@ from driver import DEMO
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.llama import library, quantize
+from specdec_cli.llama import quantize
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -52,7 +49,7 @@ def skipping(source, path, layers, drop):
     return path
 
 
-@pytest.mark.parametrize("drop", [(0,), (5,), (1, 3), (0, 1, 2, 3, 5)])
+@pytest.mark.parametrize("drop", [(0,), (1, 3), (0, 1, 2, 3, 5)])
 def test_a_pruned_copy_computes_what_the_target_does_without_those_layers(tmp_path, drop):
     pruned, begun = prune(TARGET, tmp_path / "pruned.gguf", drop)
     made = read_header(pruned)
@@ -92,13 +89,6 @@ def test_rows_that_do_not_fit_a_type_are_told(tmp_path):
     assert np.isfinite(logits(tmp_path / "small.gguf")).all()
 
 
-def in_this_process(source, out, file_type) -> bool:
-    library.start()
-    params = lib.llama_model_quantize_default_params()
-    params.nthread, params.ftype, params.allow_requantize = 1, file_type, True
-    return lib.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params)) == 0
-
-
 @pytest.mark.slow
 def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     """On rows that every type fits. All that is offered, and nothing that is refused."""
@@ -106,9 +96,13 @@ def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     monkeypatch.setattr(tiny, "FEED_FORWARD", 256)
     source = tiny.write(tmp_path / "wide.gguf", "llama")
     out = tmp_path / "out.gguf"
+
+    def write(number):
+        quantize.write(Copy(source, out, 1, file_type=number), Interrupt(), lambda _: None)
+
     for name in quantisations.type_names():
         kind = quantisations.find_type(name)
-        assert in_this_process(source, out, kind.file_type), name
+        write(kind.file_type)
         made = read_header(out)
         assert made.quantisation == name
         in_most = made.data_offset + made.n_params * kind.bits / 8
@@ -118,7 +112,8 @@ def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     for number, name in quantisations.QUANTISATIONS.items():
         assert (name in refused) == (name not in quantisations.type_names())
         if name in refused:
-            assert not in_this_process(source, out, number), name
+            with pytest.raises(SpecdecError):
+                write(number)
 
 
 def test_an_abort_of_llama_cpp_stays_in_its_process(tmp_path):

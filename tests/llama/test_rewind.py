@@ -17,7 +17,7 @@ from specdec_cli.llama.target import LlamaTarget
 FORGETFUL = (*tiny.RECURRENT, *tiny.HYBRID)
 """The kinds whose cache cannot drop tokens."""
 EVERY = (*tiny.ATTENTION, *FORGETFUL)
-LENGTHS = (1, 2, 4, 8)
+LENGTHS = (1, 4, 8)
 PROMPT = tuple(range(40, 60))
 ANSWER = 96
 """Tokens: enough for every number of accepted tokens up to 8 to occur twice."""

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
@@ -82,32 +81,6 @@ def siblings_follow(context, alone, prompt, *tokens):
     for row, token in zip(rows, tokens, strict=True):
         alone.rewind(0)
         assert same(row, alone.decode([*prompt, token])[0])
-
-
-def test_a_branch_is_given_only_what_the_text_has_grown_by(grows, monkeypatch):
-    """Each cell that is given to a sequence takes time, and one that is given twice is counted twice."""
-    given = []
-    copy = lib.llama_memory_seq_cp
-
-    def noted(memory, source, goal, first, end):
-        given.append((source, goal, first, end))
-        copy(memory, source, goal, first, end)
-
-    monkeypatch.setattr(lib, "llama_memory_seq_cp", noted)
-    context = grows("llama")
-    context.decode(prompt_of(300))
-    shared = 0
-    for step in range(30):
-        given.clear()
-        length = context.length
-        context.grow((5, 6), (-1, -1))
-        context.grow((7, 8), (1, 1))
-        assert given == [(0, 1, shared, length), (0, 2, shared, length), (1, 2, length, length + 1)]
-        shared = length
-        context.keep((1, 3) if step % 2 else (0,))
-        if step % 7 == 6:
-            context.rewind(shared := length - 5)
-            context.decode((9, 9, 9))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,17 +165,6 @@ def test_too_many_branches(grows, how):
         prompt = prompt if how == "rewind" else []
         context.rewind(len(prompt))
     siblings_follow(context, alone, prompt, 6, 7, 8)
-
-
-@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
-def test_a_recurrent_memory_is_refused_in_two_lines(grows, kind):
-    context = grows(kind, branches=1)
-    context.decode((1, 2, 3))
-    with pytest.raises(SpecdecError, match="recurrent") as caught:
-        context.grow((4, 5), (-1, -1))
-    assert "--tree 1" in caught.value.hint and LlamaTarget(context).max_branches == 0
-    context.decode((4,))
-    assert context.length == 4
 
 
 def test_an_aborted_pass_leaves_the_text(grows):

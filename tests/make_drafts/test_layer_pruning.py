@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import tiny
-from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import Header, Tensor
-from specdec_cli.gguf.reader import read_header
 from specdec_cli.make_drafts.draft_copy import ranges, require_copyable
-from specdec_cli.make_drafts.prune import layers_of, outlets, require_prunable, size_with
+from specdec_cli.make_drafts.prune import layers_of, outlets, require_prunable
 
 TENSORS = ("attn_norm.weight", "attn_output.weight", "ffn_down.weight")
 
@@ -25,25 +22,22 @@ def header(architecture="llama", layers=4, blocks=None, tensors=(), **settings) 
     return Header("some.gguf", 3, metadata, tuple(rows), 1000, 1000 + 4096 * len(rows))
 
 
-def test_what_can_lose_layers(tmp_path):
-    assert require_prunable(header()) == 4
+def test_what_can_lose_layers():
     assert require_prunable(header(attention__sliding_window=4096)) == 4  # Mistral's, which llama.cpp does not heed
     assert require_prunable(header(rope__dimension_sections=np.array([1, 2, 3], "i4"))) == 4
-    assert require_prunable(read_header(DEMO / "target.gguf")) == 6
-    assert require_prunable(read_header(tiny.write(tmp_path / "tiny.gguf", "qwen3"))) == 5
 
 
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         (header(layers=1), "none can be left out"),
-        (header(layers=None, blocks=2), "has None layers"),
         (header(attention__head_count_kv=np.array([1, 2, 1, 2], "u4")), "attention.head_count_kv has a value for each"),
         (header("llama4"), "in llama4 models they may depend"),
         (header("gemma2", attention__sliding_window=4096), "have a sliding window"),
         (header("deepseek2", leading_dense_block_count=1), "first of them are of a different kind"),
         (header("glm4", nextn_predict_layers=1), "predict tokens further ahead"),
         (header("qwen3next", ssm__conv_kernel=4), "keep a state"),
+        (header("lfm2", shortconv__l_cache=3), "keep a state"),
         (header("rwkv7", wkv__head_size=64), "keep a state"),
         (header(blocks=3), "tensors for 3 layers, not 4"),
         (header(tensors=["blk.2.attn_q.bias"]), "layer 2 has other tensors than layer 0"),
@@ -55,12 +49,6 @@ def test_what_cannot(model, why):
     assert why in str(caught.value) and "specdec draft quantize" in caught.value.hint
 
 
-@pytest.mark.parametrize("kind", tiny.RECURRENT + tiny.HYBRID)
-def test_models_with_states_cannot(tmp_path, kind):
-    with pytest.raises(SpecdecError, match="keep a state"):
-        require_prunable(read_header(tiny.write(tmp_path / "tiny.gguf", kind)))
-
-
 def test_another_alignment_would_be_written_wrongly():
     model = header()
     model.metadata["general.alignment"] = 4096
@@ -68,32 +56,22 @@ def test_another_alignment_would_be_written_wrongly():
         require_copyable(model)
 
 
-@pytest.mark.parametrize(
-    ("text", "layers"),
-    [("0-2,5", (0, 1, 2, 5)), (" 3 , 1 - 2 ", (1, 2, 3)), ("4,4,4-4,0", (0, 4)), ("00-04", (0, 1, 2, 3, 4))],
-)
+@pytest.mark.parametrize(("text", "layers"), [("0-2,5", (0, 1, 2, 5)), (" 3 , 1 - 2,2-2", (1, 2, 3))])
 def test_layers_by_name(text, layers):
     assert layers_of(text, 6) == layers and layers_of(ranges(layers), 6) == layers
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        *((text, repr(text)) for text in ("", "a", "0-", "-1", "1;2", "²", "1.5", "99999")),
-        *(("1,,2", "''"), ("7-3", "goes backwards"), ("0-6", "no layer 6"), ("5,0-4", "all 6 layers")),
-    ],
-)
+    [("0-", "'0-'"), ("99999", "'99999'"), ("1,,2", "''"), ("7-3", "goes backwards"), ("0-6", "no layer 6"),
+     ("5,0-4", "all 6 layers")],
+)  # fmt: skip
 def test_layers_that_there_are_not(text, says):
     with pytest.raises(UsageError, match=r"layer") as caught:
         layers_of(text, 6)
     assert says in str(caught.value) and caught.value.hint
 
 
-def test_sizes_and_outlets():
-    model = read_header(DEMO / "target.gguf")
-    assert size_with(model, range(6)) == model.size
-    one = sum(tensor.size for tensor in model.tensors if tensor.name.startswith("blk.4."))
-    assert size_with(model, (0, 1, 2, 3, 5)) == model.size - one
-    assert sorted(tensor.name for tensor in outlets(model, 4)) == ["blk.4.attn_output.weight", "blk.4.ffn_down.weight"]
+def test_the_outlets_of_a_layer_of_experts():
     mixture = header(tensors=["blk.1.ffn_down_exps.weight", "blk.1.ffn_down.3.weight", "blk.1.attn_output_norm.weight"])
     assert len(outlets(mixture, 1)) == 4

@@ -147,25 +147,18 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_as_often_as_the_rule_ac
         assert chdtrc(n_vocab - 1, ((counts - total * expected) ** 2 / (total * expected)).sum()) > 1e-4
 
 
-LOOPS = {
-    "nothing": ([], 0),
-    "no loop": (list(range(40)), 40),
-    "one token": ([7] * 12, 1),
-    "one token, not often enough": ([7] * 11, 11),
-    "one token, after others": ([1, 2, 3, *[7] * 40], 4),
-    "two tokens": ([1, 2] * 6, 2),
-    "two tokens, not often enough": ([1, 2] * 5 + [1], 11),
-    "three tokens": ([5, *[1, 2, 3] * 4], 4),
-    "four tokens": ([1, 2, 3, 4] * 3, 4),
-    "four tokens, twice and a half": ([1, 2, 3, 4] * 2 + [1, 2, 3], 11),
-    "many tokens, after others": ([*range(100, 105), *[*range(20)] * 3, 99], 25),
-    "twice is no loop": ([*range(20)] * 2, 40),
-    "a loop that ended": ([0, *[1, 2, 3, 4] * 4, *range(50, 60)], 5),
-    "the second of two": ([*range(10), *[1, 2, 3, 4, 5] * 2, *[6, 7, 8, 9] * 3], 24),
-    "a word with a number that counts": ([token for i in range(20) for token in (1, 2, 3, 100 + i)], 80),
-}
-
-
-@pytest.mark.parametrize(("tokens", "expected"), LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([], 0),
+        ([7] * 11, 11),  # not often enough
+        ([1, 2, 3, *[7] * 40], 4),
+        ([1, 2] * 6, 2),
+        ([1, 2, 3, 4] * 2 + [1, 2, 3], 11),  # twice and a half
+        ([*range(100, 105), *[*range(20)] * 3, 99], 25),
+        ([*range(10), *[1, 2, 3, 4, 5] * 2, *[6, 7, 8, 9] * 3], 24),
+        ([token for i in range(20) for token in (1, 2, 3, 100 + i)], 80),  # a word with a number that counts
+    ],
+)
 def test_before_a_loop(tokens, expected):
     assert before_a_loop(tokens) == expected

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from driver import DEMO
@@ -42,9 +43,7 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
     found = recordings.read(tmp_path / "new" / "r.json.gz")
     assert (found.greedy, found.about) == (False, whole.about)
     for before, after in zip(answers, found.answers, strict=True):
-        assert (after.category, after.prompt_tokens, after.stands) == (
-            *(before.category, before.prompt_tokens, before.stands),
-        )
+        assert replace(after, confidence=(), astray=()) == replace(before, confidence=(), astray=())
         assert after.confidence == pytest.approx(before.confidence, abs=0.0005)
         for some, same in zip(before.astray, after.astray, strict=True):
             assert same == pytest.approx(some, abs=0.0005)
@@ -103,14 +102,11 @@ SHAPES = {
     "fewer confidences": changed(confidence=[500]),
     "stands are numbers": changed(stands=[1, 0]),
     "confidence is not a number": changed(confidence=[float("nan"), 1]),
-    "confidence is below 0": changed(confidence=[-5, 1]),
     "confidence is above 1": changed(confidence=[5, 1001]),
     "astray is flat": changed(astray=[5]),
     "not one place": changed(confidence=[], stands="", astray=[]),
-    **{
-        f"a text with {part}": {**GOOD, "texts": [{"category": "edit", "prompt": [1], "tokens": [2], **part}]}
-        for part in ({"tokens": []}, {"prompt": []}, {"tokens": [-1]}, {"prompt": None})
-    },
+    "a text of no tokens": {**GOOD, "texts": [{"category": "edit", "prompt": [1], "tokens": []}]},
+    "a token below 0": {**GOOD, "texts": [{"category": "edit", "prompt": [1], "tokens": [-1]}]},
 }
 DAMAGED = {
     "not gzip": b"PK\x03\x04" + bytes(100),
@@ -119,7 +115,6 @@ DAMAGED = {
     "a bit flipped": bytes(b ^ (i == 15) * 255 for i, b in enumerate(gzip.compress(json.dumps(GOOD).encode()))),
     "cut JSON": gzip.compress(json.dumps(GOOD).encode()[:-3]),
     "deep": gzip.compress(b"[" * 100_000),
-    "nothing": gzip.compress(b"null"),
     **{name: gzip.compress(json.dumps(data).encode()) for name, data in SHAPES.items()},
 }
 
@@ -137,6 +132,10 @@ def test_a_damaged_file(tmp_path, content):
     refused(tmp_path / "r.json.gz")
 
 
+def test_a_file_that_is_not_there(tmp_path):
+    assert "cannot read" in refused(tmp_path / "none.json.gz")
+
+
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "r.json.gz"
     text = json.dumps(GOOD).encode()
@@ -149,9 +148,3 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     whole = gzip.compress(text.ljust(50_000_000), 1)
     path.write_bytes(whole[: len(whole) // 2])
     assert "too large" in refused(path)
-
-
-@pytest.mark.parametrize("name", ["none.json.gz", ".", "x" * 300])
-def test_a_file_that_cannot_be_read(tmp_path, name):
-    with pytest.raises(SpecdecError, match="cannot read"):
-        recordings.read(tmp_path / name)

@@ -63,11 +63,9 @@ def good(k, **fields):
 def test_advice_names_the_causes_once_for_all_variants():
     said = words(STEEP, ("k=3", 3, 31, poor(3, drafted=300, accepted=70, steps=80)), ("k=1", 1, 60, poor(1)))
     for part in (
-        *("Drafting takes 40% of the time with k=3, without reading the prompt", "one draft token costs 40%"),
-        *(
-            "Few draft tokens are accepted: 23% with k=3 and 40% with k=1",
-            "verifying 2 and 5 tokens takes 2.0 and 5.0 times as long",
-        ),
+        "Drafting takes 40% of the time with k=3, without reading the prompt: one draft token costs 40%",
+        "Few draft tokens are accepted: 23% with k=3 and 40% with k=1",
+        "verifying 2 and 5 tokens takes 2.0 and 5.0 times as long",
         "No draft length pays with this pair",
     ):
         assert part in said
@@ -108,11 +106,7 @@ def test_the_verdict_is_about_the_fastest_variant_that_pays():
     assert (yes.pays, yes.variant, yes.winner) == ("yes", "k=3", "k=3")
     assert yes.ranking == ("k=3", "base", "k=auto", "k=1")
     assert yes.headline.startswith("Yes: 2.4") and yes.headline.endswith(" with k=3")
-    assert yes.sentence == (
-        "k=3 is the fastest setting measured. "
-        "The default draft length, k=auto, drafted nothing: its speed is the target's own."
-    )
-    assert yes.recommendation == "Use k=3."
+    assert "k=auto, drafted nothing" in yes.sentence and yes.recommendation == "Use k=3."
     assert verdict_on(FAST, default="k=3").recommendation == "Keep the default draft length, k=3."
     assert "length, k=1, is slower than the target alone: 0.5" in verdict_on(SLOW, FAST, default="k=1").sentence
 
@@ -123,9 +117,8 @@ def test_a_verdict_without_a_gain_shows_only_ratios_that_may_be_claimed():
     several = verdict_on(SLOW, EQUAL)
     assert (several.pays, several.variant, several.speedup) == ("no", "k=2", None)
     assert several.headline == "No: no setting measured is faster than the target alone"
-    assert several.sentence == "k=2 comes closest (1.00 to 1.00)."
+    assert several.sentence == "k=2 comes closest (1.00 to 1.00)." and "--drafter none" in several.recommendation
     assert verdict_on(EQUAL).headline == "No: k=2 is as fast as the target alone"
-    assert several.recommendation == "Run the target alone (--drafter none)."
 
 
 def test_a_verdict_says_nothing_was_drafted_only_if_nothing_was():
@@ -140,11 +133,7 @@ def test_a_verdict_says_nothing_was_drafted_only_if_nothing_was():
 
 def test_too_few_prompts_wrong_and_lossy_variants_and_no_measurement():
     few = verdict_on(FAST, prompts=2)
-    assert (few.pays, few.headline) == (
-        "too few prompts",
-        "Too few prompts: 2 were measured, and an interval needs at least 3",
-    )
-    assert verdict_on(FAST, prompts=1).headline.startswith("Too few prompts: 1 was measured")
+    assert few.pays == "too few prompts" and "2 were measured" in few.headline
     assert verdict_on(FAST, wrong={"k=3"}).pays == "wrong"
     assert verdict_on(FAST, SLOW, wrong={"k=3"}).pays == "no"
     lossy = verdict_on(("typical", 3, 400, good(3, distance=0.5)), FAST)
@@ -160,16 +149,9 @@ def verdict_of_speeds(default=None, **speeds):
     return overall_verdict(overall, dict.fromkeys(("base", *speeds), "base"), (), default)
 
 
-def test_too_wide_an_interval_is_inconclusive():
-    verdict = verdict_of_speeds(wide=(60, 180, 90, 140))
-    assert (verdict.pays, verdict.winner, verdict.speedup) == ("inconclusive", None, None)
-    assert verdict.headline == "Inconclusive: wide may be faster or slower than the target alone"
-    assert "(0." in verdict.sentence and "more prompts" in verdict.recommendation
-
-
 def test_a_slower_variant_that_is_undecided_does_not_decide():
     verdict = verdict_of_speeds("auto", auto=(102, 104, 103, 101), k4=(60, 120, 70, 90))
     assert (verdict.pays, verdict.variant, verdict.winner) == ("no", "auto", "base")
     verdict = verdict_of_speeds("auto", auto=(96, 97, 98, 97), k4=(60, 180, 90, 140))
-    assert (verdict.pays, verdict.variant) == ("inconclusive", "k4")
+    assert (verdict.pays, verdict.variant, verdict.winner, verdict.speedup) == ("inconclusive", "k4", None, None)
     assert "The default draft length, auto, is slower than the target alone: 0.97x" in verdict.sentence

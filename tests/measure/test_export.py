@@ -11,18 +11,14 @@ from specdec_cli.pairs import profiles
     [
         ("Qwen/Qwen3-8B-GGUF:Q4_K_M", "Qwen/Qwen3-8B"),
         ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0", "meta-llama/Llama-3.1-8B-Instruct"),
-        ("bartowski/DeepSeek-R1-Distill-Qwen-14B-GGUF:Q4_K_M", "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B"),
         (
             "bartowski/mistralai_Mistral-Small-3.1-24B-Instruct-2503-GGUF",
             "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
         ),
         ("unsloth/Qwen3.5-27B-GGUF/Qwen3.5-27B-Q4_K_M.gguf", "Qwen/Qwen3.5-27B"),
-        ("ggml-org/gemma-3-12b-it-GGUF:Q4_K_M", "google/gemma-3-12b-it"),
         ("bartowski/Meta-Llama-3-8B-Instruct-GGUF", "meta-llama/Meta-Llama-3-8B-Instruct"),
         ("mradermacher/Qwen3-8B-i1-GGUF:Q4_K_M", "Qwen/Qwen3-8B"),
         ("bartowski/Something-New-GGUF", ""),
-        ("someone/Model", ""),
-        ("", ""),
         ("model.gguf", ""),
     ],
 )

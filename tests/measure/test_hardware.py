@@ -54,19 +54,19 @@ def test_milliseconds_become_seconds(folder):
     assert hardware.load("mine").costs.other == 0.0005
 
 
-BAD_CURVES = [
-    None, "[20, 23]", "{2: 20}", "{1: 0}", "{1: '20'}", "{1: true}", "{1: .nan}", "{1: .inf}", "{1: 1.0e+7}",
-    "{1: 1" + "0" * 400 + "}", "{1: 20, 0: 5}", "{1: 20, 2.5: 30}",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        *(("verify_ms", curve, "{1: 20, 4: 23}") for curve in BAD_CURVES),
+        ("verify_ms", None, "{1: 20, 4: 23}"),
+        ("verify_ms", "[20, 23]", "{1: 20, 4: 23}"),
+        ("verify_ms", "{1: 0}", "{1: 20, 4: 23}"),
+        ("verify_ms", "{1: '20'}", "{1: 20, 4: 23}"),
+        ("verify_ms", "{1: .nan}", "{1: 20, 4: 23}"),
+        ("verify_ms", "{1: 1" + "0" * 400 + "}", "{1: 20, 4: 23}"),
+        ("verify_ms", "{1: 20, 2.5: 30}", "{1: 20, 4: 23}"),
         ("draft_ms", "{2: 20}", "{1: 20, 4: 23}"),
-        *(("other_ms", value, "milliseconds") for value in ("-0.1", ".nan", "1.0e+7")),
-        *(("basis", value, "measured, derived") for value in (None, "guessed")),
+        ("other_ms", "-0.1", "milliseconds"),
+        ("basis", "guessed", "measured, derived"),
         ("verify", "{1: 20}", "'verify_ms'"),
     ],
 )

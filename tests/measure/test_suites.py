@@ -1,5 +1,4 @@
 import json
-import re
 
 import pytest
 
@@ -38,32 +37,17 @@ def bundled():
     return {name: suites.load(name) for name in suites.builtin()}
 
 
-# The built-in suites
-
-
 def test_the_built_in_suites(bundled):
     own_category = {"chat", "code", "creative", "edit", "reasoning", "structured", "summarisation", "translation"}
-    assert set(bundled) == own_category | {"edits", "python"}
+    assert set(bundled) == own_category | {"edits", "python"} and all(suites.builtin().values())
     assert all(len(prompts) >= 8 for prompts in bundled.values())
-    assert all(suites.builtin().values())
     prompts = [prompt for suite in bundled.values() for prompt in suite]
     assert len({prompt.text for prompt in prompts}) == len({prompt.id for prompt in prompts}) == len(prompts)
     assert all({prompt.category for prompt in bundled[name]} == {name} for name in own_category)
     categories = [prompt.category for prompt in bundled["python"]]
     assert set(categories) == {"functions", "classes", "tests", "scripts", "loops"}
     assert min(map(categories.count, categories)) >= 6
-    assert all(prompt.text == prompt.text.rstrip() for prompt in bundled["python"])
-
-
-def test_the_suite_of_edits(bundled):
-    kinds = ("rename", "type-hints", "docstrings", "comments", "bugs", "reformat", "convert", "proofread")
-    numbered = [f"{kind}-{number:02}" for kind in kinds for number in range(1, 6)]
-    assert [re.match(r"\D+\d\d", prompt.id)[0] for prompt in bundled["edits"]] == numbered
-    assert all(prompt.id.startswith(f"{prompt.category}-") for prompt in bundled["edits"])
-    assert all(prompt.text == prompt.text.strip() for prompt in bundled["edits"])
-
-
-# Names
+    assert all(prompt.text == prompt.text.rstrip() for name in ("python", "edits") for prompt in bundled[name])
 
 
 def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config, tmp_path):
@@ -77,9 +61,7 @@ def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config, tm
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("pyhton", "'python'"),
         ("mien", "'mine'"),
-        ("zzz", "Suites: chat, code"),
         ("../suites/code", "Suites: chat, code"),
     ],
 )
@@ -135,11 +117,11 @@ FROM_YAML = [("a", "x", "one"), ("2024", "own", "two\n  lines\n"), ("3", "own", 
     [
         ("own.txt", LINES, [("1", "own", "  def f(x):"), ("4", "own", '{"prompt": 1}'),
                             ("5", "own", "# not a comment\u2028still line 5")]),
-        *((name, b"\xef\xbb\xbfone\rtwo\n", TEXT) for name in ("own", "own.md", "own.TXT")),
-        *((name, rows(OWN_ROWS), JSON) for name in ("own.jsonl", "own.json", "own.JSONL")),
+        ("own.md", b"\xef\xbb\xbfone\rtwo\n", TEXT),
+        *((name, rows(OWN_ROWS), JSON) for name in ("own.jsonl", "own.JSON")),
         ("own.jsonl", rows(SPEC_BENCH_ROWS), [("81", "writing", "Write a post."), ("242", "qa", "Who?")]),
         ("own.jsonl", rows(HUMANEVAL_ROWS), HUMANEVAL),
-        *((name, YAML, FROM_YAML) for name in ("own.yaml", "own.yml", "own.YAML")),
+        *((name, YAML, FROM_YAML) for name in ("own.yaml", "own.YML")),
     ],
 )  # fmt: skip
 def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
@@ -150,36 +132,22 @@ def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
 
 MALFORMED = {
     "empty text": ("a.txt", "", "has no prompts"),
-    "empty YAML": ("a.yaml", "", "has no prompts"),
     "empty YAML list": ("a.yaml", "prompts: []\n", "has no prompts"),
     "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
     "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
-    "JSON too deep": ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON"),
     "JSON list": ("a.jsonl", ROW + "[]\n", "a.jsonl, line 2 is not a JSON object"),
-    "no prompt": ("a.jsonl", ROW + '{"category": "x"}\n', "a.jsonl, line 2: prompt: Expected str, got null"),
     "blank prompt": ("a.jsonl", '{"prompt": " \\n"}', "a.jsonl, line 1: the prompt is empty"),
     "no turns": ("a.jsonl", '{"question_id": 1, "turns": []}', "line 1: prompt: Expected str, got null"),
     "turn not a text": ("a.jsonl", '{"question_id": 1, "turns": [{"content": "a"}]}', "got object"),
-    "category not a text": ("a.jsonl", '{"prompt": "a", "category": 5}', "line 1: category: Expected str"),
     "id not a text": ("a.jsonl", '{"prompt": "a", "id": true}', "a.jsonl, line 1: id: Expected int | str"),
     "surrogate": ("a.jsonl", '{"prompt": "a\\ud800"}', "a.jsonl, line 1: the prompt has half a surrogate pair"),
-    "duplicate id": ("a.jsonl", '{"prompt": "a", "id": "x"}\n' * 2, "a.jsonl: line 2 and line 1 both have the id 'x'"),
-    "id like a number": (
-        "a.jsonl",
-        '{"prompt": "a", "id": 2}\n{"prompt": "b"}',
-        "line 2 and line 1 both have the id '2'",
-    ),
-    "duplicate id in YAML": (
-        "a.yaml",
-        "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}",
-        "prompt 3 and prompt 1 both have the id 'x'",
-    ),
+    "id like a number": ("a.jsonl", '{"prompt": "a", "id": 2}\n' + ROW, "line 2 and line 1 both have the id '2'"),
     "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "expected ',' or ']' at line 3"),
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
-    "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
     "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: aliases (*name)"),
-    "YAML prompt missing": ("a.yaml", "- {id: x}\n", "a.yaml, prompt 1: missing required field prompt"),
+    "unknown key": ("a.yaml", "promts:\n  - prompt: a\n", "unknown key 'promts'"),
+    "unknown key of a prompt": ("a.yaml", "- {prompt: a, catgory: b}\n", "unknown key 'catgory'"),
 }
 
 
@@ -192,16 +160,7 @@ def test_a_malformed_file(write, case):
     assert error.hint
 
 
-@pytest.mark.parametrize(
-    ("content", "wrong", "right"),
-    [("promts:\n  - prompt: a\n", "promts", "prompts"), ("- {prompt: a, catgory: b}\n", "catgory", "category")],
-)
-def test_an_unknown_key_in_a_suite(write, content, wrong, right):
-    error = refused(write("a.yaml", content))
-    assert f"unknown key {wrong!r}" in str(error) and repr(right) in error.hint
-
-
-@pytest.mark.parametrize("source", ["", "a\0b", "x" * 5000])
+@pytest.mark.parametrize("source", ["a\0b", "x" * 5000])
 def test_what_cannot_be_opened(source):
     assert "can't read the prompts" in str(refused(source))
 
@@ -224,22 +183,18 @@ UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c"
         ({"categories": ["c", "b", "c"]}, "b0 c0 c1 c2"),
         ({"per_category": 2}, "a0 a1 b0 c0 c1"),
         ({"limit": 3}, "a0 b0 c0"),
-        ({"limit": 1}, "a0"),
-        ({"limit": 6}, "a0 a1 a2 b0 c0 c1"),
         ({"limit": 8}, "a0 a1 a2 a3 b0 c0 c1 c2"),
         ({"limit": 4, "per_category": 1}, "a0 b0 c0"),
-        ({"limit": 3, "categories": ("a", "c")}, "a0 a1 c0"),
     ],
 )
 def test_selection(options, ids):
     assert " ".join(prompt.id for prompt in suites.select(UNEVEN, **options)) == ids
 
 
-@pytest.mark.parametrize(("category", "hint"), [("clases", "'classes'"), ("zzz", "Categories: functions, classes")])
-def test_an_unknown_category(bundled, category, hint):
-    with pytest.raises(UsageError) as caught:
-        suites.select(bundled["python"], ["functions", category])
-    assert repr(category) in str(caught.value) and hint in caught.value.hint
+def test_an_unknown_category(bundled):
+    with pytest.raises(UsageError, match="'clases'") as caught:
+        suites.select(bundled["python"], ["functions", "clases"])
+    assert "'classes'" in caught.value.hint
 
 
 def refused(source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,32 +62,36 @@ def planned() -> tuple[RemoteModel, RemoteFile]:
 # --- what passes -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 0])
+@pytest.mark.parametrize("status", [408, 503, 0])
 def test_a_listing_that_fails_twice(hub, naps, status):
     hub.fail("/api/models/", status, times=2)
     pulled_here()
     assert naps == [1, 2]
 
 
-@pytest.mark.parametrize("status", [404, 418, 501])
+@pytest.mark.parametrize("status", [404, 501])
 def test_what_will_not_pass_is_not_waited_for(hub, naps, tmp_path, status):
     hub.fail("/api/models/", status, times=INF)
     refused_here(tmp_path, f"HTTP {status}", "HF_ENDPOINT")
     assert naps == [] and len(hub.requests) == 1
 
 
-def test_the_hub_says_when_to_come_back(hub, naps):
+def test_the_hub_says_when_to_come_back(hub, naps, caplog):
     hub.fail("/api/models/", 429, headers={"Retry-After": "7"})
     hub.fail("/api/models/", 503, headers={"Retry-After": "86400"})
     hub.fail("/api/models/", 503, headers={"Retry-After": "soon"})
-    pulled_here()
+    with caplog.at_level(logging.WARNING, "specdec_cli"):
+        pulled_here()
     assert naps == [7, 60, 4]  # nobody waits a day
+    told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (7, 60)]
+    assert [record.getMessage() for record in caplog.records] == told
 
 
-@pytest.mark.parametrize("status", [503, 0])
-@pytest.mark.parametrize("part", [HEADER, WEIGHTS])
-@pytest.mark.parametrize("step", ["/org/", "/cdn/"])
-def test_a_file_that_fails_twice(hub, naps, status, part, step):
+@pytest.mark.parametrize(
+    ("step", "part", "status"),
+    [("/org/", HEADER, 503), ("/org/", WEIGHTS, 0), ("/cdn/", HEADER, 0), ("/cdn/", WEIGHTS, 503)],
+)
+def test_a_file_that_fails_twice(hub, naps, step, part, status):
     def judge(line: str) -> bool:
         asks_for_header = of_header(hub.log[-1])
         return line.startswith(f"GET {step}") and line.endswith(BIG_FILE) and asks_for_header == (part == HEADER)
@@ -138,13 +143,12 @@ def test_an_answer_that_ends_early_twice(hub, naps, part, by):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [None, 50_000])
-@pytest.mark.parametrize("part", ["/api/models/", HEADER, WEIGHTS])
+@pytest.mark.parametrize(
+    ("part", "after"), [("/api/models/", 100), (HEADER, 50_000), (WEIGHTS, None), (WEIGHTS, 50_000)]
+)
 def test_a_hub_that_stalls(hub, monkeypatch, naps, part, after):
     monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.3)
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
-    if part == "/api/models/" and after:
-        after = 100
     hub.stall(part if isinstance(part, str) else content(hub, BIG_FILE, part), seconds=60, after=after)
     pulled_here()
     assert naps and not hub.faults
@@ -154,9 +158,14 @@ def test_a_hub_that_stalls(hub, monkeypatch, naps, part, after):
 
 
 @pytest.mark.parametrize(
-    ("status", "says"), [(429, "limits requests"), (500, "HTTP 500"), (503, "HTTP 503"), (0, "cannot reach")]
+    ("part", "status", "says"),
+    [
+        ("GET /api/models/", 429, "limits requests"),
+        ("GET /api/models/", 0, "cannot reach"),
+        (HEADER, 503, "HTTP 503"),
+        (WEIGHTS, 500, "HTTP 500"),
+    ],
 )
-@pytest.mark.parametrize("part", ["GET /api/models/", HEADER, WEIGHTS])
 def test_failures_that_last(hub, naps, tmp_path, part, status, says):
     hub.fail(part if isinstance(part, str) else content(hub, BIG_FILE, part, 1000), status, times=INF)
     refused_here(tmp_path, says)
@@ -164,21 +173,11 @@ def test_failures_that_last(hub, naps, tmp_path, part, status, says):
     assert begun(tmp_path) == 0 and weights(hub) == 0
 
 
-def test_connections_that_always_break(hub, naps, tmp_path):
-    hub.cut("/cdn/", after=0, times=INF)
-    refused_here(tmp_path, "cannot reach")
-    hub.faults.clear()
-    hub.reset()
-    hub.cut(content(hub, BIG_FILE, WEIGHTS, 1000), after=0, times=INF, reset=True)
-    refused_here(tmp_path, "cannot reach", "continues where it stopped")
-
-
 # --- what came altered -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [0, -1])
-def test_weights_that_were_altered(hub, naps, tmp_path, at):
-    hub.alter(content(hub, BIG_FILE), at=at)
+def test_weights_that_were_altered(hub, naps, tmp_path):
+    hub.alter(content(hub, BIG_FILE), at=-1)
     refused_here(tmp_path, BIG_FILE, "checksum", "Try again")
     assert begun(tmp_path) == 0 and naps == []
     hub.reset()
@@ -214,28 +213,6 @@ def test_content_that_is_of_another_size(hub, place, size):
     assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
 
 
-@pytest.mark.parametrize("what", ["dangling", "short", "a loop"])
-def test_a_link_that_leads_nowhere(hub, what):
-    model, file = planned()
-    pointer = cache.path_of(model, file)
-    pointer.parent.mkdir(parents=True)
-    if what == "short":
-        pointer.write_bytes(b"GGUF")
-    else:
-        pointer.symlink_to(pointer if what == "a loop" else "../../blobs/none")
-    pulled_here()
-    assert pointer.resolve() == cache.blob_of(model, file).resolve() and pointer.read_bytes() == TARGET.read_bytes()
-
-
-def test_a_pair_whose_weights_went_is_fetched_again(hub, tmp_path):
-    found = pulled_here()
-    Path(found["paths"]["draft"]).resolve().unlink()
-    hub.reset()
-    again = pulled_here()
-    assert (again["already"], again["downloaded"]) == (False, SIZES[1])
-    assert weights(hub) == SIZES[1] and files(tmp_path) == [SMALL_FILE, BIG_FILE]
-
-
 def test_a_file_that_git_holds_itself(hub):
     """Small files have git's checksum, not SHA-256."""
     repo = hub.repos["org/draft-GGUF"]
@@ -267,12 +244,6 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
 def large(monkeypatch):
     """As if every file were above the Hub's limit: huggingface_hub downloads it, by Xet where there is one."""
     monkeypatch.setattr("specdec_cli.pairs.hub.download._MAX_HTTP_BYTES", 0)
-
-
-def test_a_file_too_large_for_http_is_left_to_the_library(hub, naps, large, tmp_path):
-    found = pulled_here()
-    assert weights(hub) == sum(SIZES) and all(Path(path).is_file() for path in found["paths"].values())
-    assert pulled_here()["already"]
 
 
 def test_what_the_library_brings_is_checked_too(hub, naps, large, tmp_path):

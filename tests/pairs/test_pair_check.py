@@ -18,8 +18,6 @@ from specdec_cli.pairs.sources import ModelSource
 GB = 1000**3
 FREE = FreeMemory(0, 64 * GB)
 FITS = Comparison("identical", 1, 0, ())
-PLACES = ("gpu", "both", "main", "none")
-"""From best to worst."""
 
 
 def model(params=1000, name="m.gguf", experts=0, drop=(), **settings) -> Header:
@@ -51,9 +49,7 @@ def test_what_headers_say():
     found = compare(model(1000), model(50, "d.gguf", context_length=2048), 1024, FREE)
     assert found.ratio == 0.05
     target, draft = found.target, found.draft
-    assert (target.name, target.architecture, target.quantisation, target.n_params) == ("m.gguf", "llama", "Q8_0", 1000)
-    assert (target.n_layers, target.n_ctx_train, draft.n_ctx_train) == (2, 8192, 2048)
-    assert (target.size, draft.size) == (10_000, 500)
+    assert (target.quantisation, target.n_params, target.n_ctx_train, draft.n_ctx_train) == ("Q8_0", 1000, 8192, 2048)
     # f16 keys and values of two layers, each as wide as the model
     assert target.cache == draft.cache == 1024 * 2 * (64 + 64) * 2
     assert found.memory.needed == target.memory + draft.memory
@@ -85,14 +81,6 @@ def test_of_a_mixture_of_experts_the_experts_in_use_count():
 )  # fmt: skip
 def test_places(gpu, main, place):
     assert FreeMemory(gpu, main).place(10) == place
-
-
-@settings(deadline=None, derandomize=True)
-@given(*[st.integers(0, 100)] * 5)
-def test_more_room_is_never_worse(needs, gpu, main, more_gpu, more_main):
-    before = FreeMemory(gpu, main).place(needs)
-    after = FreeMemory(gpu + more_gpu if gpu else 0, main + more_main).place(needs)
-    assert PLACES.index(after) <= PLACES.index(before)
 
 
 def test_what_does_not_fit_is_told_with_what_to_do():

@@ -31,10 +31,7 @@ def test_the_users_own_profiles_are_listed_and_loaded(config):
     assert mine.folder == config
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("demmo", "'demo'"), ("", "specdec ls"), ("../profiles/demo", "specdec ls"), ("x" * 300, "specdec ls")],
-)
+@pytest.mark.parametrize(("name", "hint"), [("demmo", "'demo'"), ("../profiles/demo", "specdec ls")])
 def test_an_unknown_profile(config, name, hint):
     with pytest.raises(SpecdecError) as caught:
         profiles.load(name)
@@ -56,13 +53,9 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(config):
 
 REFUSED = {
     "gated in words": "gated: maybe",
-    "no size": "download_gb: 0",
-    "a size that is true": "fits_gb: true",
     "no number": "memory_gb: .nan",
     "a size beyond all numbers": f"download_gb: 1{'0' * 400}",
     "sources in a line": "sources: https://example.org",
-    "a draft that is a list": "draft: [y]",
-    "settings that are a list": "settings: [1]",
     "no target": "target:",
 }
 
@@ -86,9 +79,6 @@ def test_models_are_of_the_hub_or_beside_the_profile(config, tmp_path, monkeypat
     (config / "mine.yaml").write_text("target: ~/big.gguf\ndraft: /abs/small.gguf\n")
     mine = profiles.load("mine")
     assert (mine.model("target"), mine.model("draft")) == (str(tmp_path / "big.gguf"), "/abs/small.gguf")
-    (config / "mine.yaml").write_text("target: one/two/big.gguf\n")
-    assert profiles.load("mine").model("target") == "one/two/big.gguf"  # a repository's file
-    assert profiles.load("mine").model("draft") is None
 
 
 @pytest.mark.parametrize("draft", ["org/d:Q8_0", None])

@@ -36,10 +36,7 @@ def refused(text, names=FILES):
         ("0rg/na.me_1-GGUF:q8_0", ("0rg/na.me_1-GGUF", "q8_0", "")),
         ("org/name:UD-Q4_K_XL", ("org/name", "UD-Q4_K_XL", "")),
         ("org/name/folder/file-00001-of-00002.gguf", ("org/name", "", "folder/file-00001-of-00002.gguf")),
-        *(
-            (f"org/name/{name}.gguf", ("org/name", "", f"{name}.gguf"))
-            for name in ("a file (1)", "x" * 250, "x" * 5000)
-        ),
+        ("org/name/a file (1).gguf", ("org/name", "", "a file (1).gguf")),
     ],
 )
 def test_references(text, parts):
@@ -50,12 +47,10 @@ def test_references(text, parts):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "demo", "file.gguf", "folder/file.gguf", "org/file:Q8_0.gguf", "./org/name", "../org/name", "/org/name"),
-        *("~/org/name", "~/org/file.gguf", "org/", "/name", "org//name", "org/name/", "org/name/file", "org/name:"),
-        *("org/name:Q8_0/file.gguf", "org/name:Q8 0", "org/name:../x", "org/name//file.gguf", "org/name/./file.gguf"),
-        *("org/name/../file.gguf", "org/../file.gguf", "../name/file.gguf", "org/name/a/../../../file.gguf"),
-        *("o..rg/name", "org/na..me", "-org/name", "org/.name", "org\\name", "org/name/a\\b.gguf", "\u00f6rg/name"),
-        *("org/name\n", "org/\x1b[31m", "https://example.org/org/name", "org/" + "x" * 97, "/abs/folder/file.gguf"),
+        *("", "demo", "folder/file.gguf", "org/file:Q8_0.gguf", "../org/name", "/org/name", "~/org/name", "org//name"),
+        *("org/name/file", "org/name:Q8_0/file.gguf", "org/name:../x", "org/name//file.gguf", "org/name/../file.gguf"),
+        *("org/../file.gguf", "o..rg/name", "-org/name", "org\\name", "org/name/a\\b.gguf", "\u00f6rg/name"),
+        *("org/name\n", "org/\x1b[31m", "https://example.org/org/name", "org/" + "x" * 97),
     ],
 )
 def test_other_names(text):
@@ -86,10 +81,8 @@ def test_a_reference_says_what_it_was_read_from(text):
 @pytest.mark.parametrize(
     ("name", "quant"),
     [
-        *(("m-Q4_K_M.gguf", "Q4_K_M"), ("m.Q8_0.gguf", "Q8_0"), ("m-q4_k_m.gguf", "Q4_K_M"), ("m_Q6_K.gguf", "Q6_K")),
-        *(("m-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"), ("m-ud-iq2_xxs.gguf", "UD-IQ2_XXS"), ("m-IQ4_XS.gguf", "IQ4_XS")),
-        *(("m-TQ1_0.gguf", "TQ1_0"), ("m-f16.gguf", "F16"), ("m-fp16.gguf", "FP16"), ("m-BF16.gguf", "BF16")),
-        *(("m-MXFP4.gguf", "MXFP4"), ("m-MXFP4_MOE.gguf", "MXFP4_MOE"), ("m-NVFP4.gguf", "NVFP4")),
+        *(("m.Q8_0.gguf", "Q8_0"), ("m-q4_k_m.gguf", "Q4_K_M"), ("m-ud-iq2_xxs.gguf", "UD-IQ2_XXS")),
+        *(("m-TQ1_0.gguf", "TQ1_0"), ("m-f16.gguf", "F16"), ("m-BF16.gguf", "BF16"), ("m-MXFP4_MOE.gguf", "MXFP4_MOE")),
         *(("m-Q8_0-00002-of-00003.gguf", "Q8_0"), ("Q4_K_M/m-00001-of-00002.gguf", "Q4_K_M"), ("Q2_K.gguf", "Q2_K")),
         *(("Q4_0/m-Q8_0.gguf", "Q8_0"), ("a/b/UD-Q3_K_XL/m.gguf", "UD-Q3_K_XL")),
         *(("m.gguf", ""), ("m-8B.gguf", ""), ("Qwen3-0.6B.gguf", ""), ("m-Q4_K_M-it.gguf", ""), ("mQ8_0.gguf", "")),
@@ -146,8 +139,7 @@ def test_a_model_that_lacks_a_part_is_refused():
     assert refused("o/m:BF16", [name for name in FILES if "00001-of" not in name])
 
 
-HOSTILE = ["../m-Q8_0.gguf", "/m-Q8_0.gguf", "a/../m-Q8_0.gguf", "a\\m-Q8_0.gguf", "a//m-Q8_0.gguf", "./m-Q8_0.gguf"]
-HOSTILE += ["C:/m-Q8_0.gguf", "C:m-Q8_0.gguf", "m:m-Q8_0.gguf"]  # on Windows
+HOSTILE = ["../m-Q8_0.gguf", "/m-Q8_0.gguf", "a/../m-Q8_0.gguf", "a\\m-Q8_0.gguf", "./m-Q8_0.gguf", "C:m-Q8_0.gguf"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -1,11 +1,11 @@
-"""A prompt of thousands of tokens: it is read and answered, and refused where the context is too short."""
+"""A prompt of thousands of tokens is read and answered."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from driver import complaint, specdec
+from driver import specdec
 
 LINES = [
     f"def area_{i}(width: float, height: float) -> float:\n"
@@ -32,11 +32,6 @@ def test_a_long_prompt_is_answered(name, prompt, request):
     assert found["finish_reason"] == "length" and found["completion_tokens"] == 48
     assert found["text"].startswith("(width: float, height: float) -> float:\n")
     assert found["stats"]["accepted"] > 24  # it has all been there before
-
-    done = specdec("run", *args, "-c", 2048, timeout=60)
-    what, do = complaint(done.stderr)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert f"{found['prompt_tokens']:,} tokens" in what and "2,048" in what and "-c" in do
 
 
 def test_a_draft_with_a_short_memory_goes_on(prompt, request):

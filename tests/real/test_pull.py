@@ -85,12 +85,3 @@ def test_a_real_pair_is_pulled_though_it_is_killed_on_the_way(hub, folder, qwen,
         answers.append(json.loads(done.stdout)["tokens"])
     assert len(answers[0]) == 8 and answers[0] == answers[1]
     assert hub.requests == []
-
-
-def test_a_real_pair_costs_two_headers_to_judge(hub, folder):
-    """6 MB each, of which the tokenizer is nearly all."""
-    done = pull(hub, folder, PROFILE, "--dry-run", "--json", timeout=60)
-    assert done.returncode == 0, done.stderr.decode()
-    plan = json.loads(done.stdout)
-    assert plan["check"]["verdict"] == "identical" and plan["to_download"] == 1_608_720_832
-    assert hub.served < 20_000_000

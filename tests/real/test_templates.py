@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 
 import pytest
-from driver import run, specdec
+from driver import run
 
 from specdec_cli.gguf import chat_template as chat
 from specdec_cli.gguf.reader import read_header
@@ -80,17 +80,3 @@ def test_an_answer_ends_at_the_templates_end_token(name, path, model, system):
     messages = [{"role": "system", "content": system[1]}] if system else []
     rendered = chat.render(header, [*messages, {"role": "user", "content": QUESTION}])
     assert found["prompt_tokens"] == len(model.tokenize(rendered, add_bos=False))
-
-
-def test_a_raw_prompt_is_only_continued(path, model):
-    text = "def fibonacci(n):\n    if n < 2:\n        return"
-    done = run(text, "--raw", "-m", path, "--drafter", "ngram", "-k", 3, "-n", 6, "--json")
-    found = json.loads(done.stdout)
-    assert found["finish_reason"] == "length" and found["completion_tokens"] == 6
-    assert found["text"].startswith((" n", " 1")), found["text"]
-    assert found["prompt_tokens"] == len(model.tokenize(text, add_bos=False))
-
-
-def test_the_answer_alone_is_what_a_pipe_gets(smol):
-    done = specdec("run", QUESTION, "-m", smol, "--drafter", "none", "-n", 60, "-q", timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"The capital of France is Paris.\n", b"")

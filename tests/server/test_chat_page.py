@@ -2,26 +2,19 @@
 
 import json
 import re
-from base64 import b64encode
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 from devtools import Tab
+from serving import Serving
 
 from specdec_cli.decoding.types import Step, Token
 from specdec_cli.display.terminal import safe
 from specdec_cli.measure.traces import event_json
-from specdec_cli.server import chat_page as chat_page_module
 from specdec_cli.server.chat_page import chat_page
 
-pytestmark = pytest.mark.slow
-
-VENDORED = Path(chat_page_module.__file__).parent / "vendored"
-LIBRARIES = (VENDORED / "libraries.js").read_text("utf-8")
-TIMINGS = {"predicted_n": 9, "predicted_per_second": 31.25, "draft_n": 8, "draft_n_accepted": 4}
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 
 class ChatServer(ThreadingHTTPServer):
@@ -32,7 +25,7 @@ class ChatServer(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.model = {"id": "pair", "target": "large <b>", "draft": "small"}
-        self.key, self.refusal, self.parts, self.length = "", None, [], None
+        self.key, self.refusal, self.parts = "", None, []
         self.asked, self.left = [], Event()
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -76,8 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             status, message, headers = self.server.refusal
             self.refuse(status, message, **headers)
         else:
-            length = {"Content-Length": str(self.server.length)} if self.server.length else {}
-            self.begin(200, "text/event-stream", **length)
+            self.begin(200, "text/event-stream")
             try:
                 for part in self.server.parts:
                     if isinstance(part, Event):
@@ -96,21 +88,21 @@ def sent(part):
     return b"data: " + (part if isinstance(part, str) else json.dumps(part)).encode() + b"\n\n"
 
 
-def chunk(step=None, content=None, **more):
-    """A chunk of the answer: what a step adds to it, unless something else is told."""
-    text = "".join(token.text for token in step.tokens) if step and content is None else content or ""
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": more.pop("reason", None)}
-    return {"choices": [choice], **({"step": event_json(step)} if step else {}), **more}
+def chunk(step=None, content="", reason=None):
+    """A chunk of the answer: what a step adds to it, or this content."""
+    text = "".join(token.text for token in step.tokens) if step else content
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+    return {"choices": [choice], **({"step": event_json(step)} if step else {})}
 
 
-def ended(reason="stop", timings=TIMINGS):
-    return [chunk(reason=reason), {"choices": [], "usage": {"total_tokens": 9}, "timings": timings}, "[DONE]"]
+def ended():
+    timings = {"predicted_n": 9, "predicted_per_second": 31.25, "draft_n": 8, "draft_n_accepted": 4}
+    return [chunk(reason="stop"), {"choices": [], "usage": {"total_tokens": 9}, "timings": timings}, "[DONE]"]
 
 
-def step(index, *tokens, drafted=(), rejected=(), **more):
+def step(index, *tokens, drafted=(), rejected=()):
     accepted = sum(token.origin == "accepted" for token in tokens)
-    times = {"source": "model", "draft_s": 0.001, "verify_s": 0.02, "sample_s": 0.0, "at": 0.1 * (index + 1)}
-    return Step(index, tokens, drafted, accepted, rejected, **{**times, **more})
+    return Step(index, tokens, drafted, accepted, rejected, "model", 0.001, 0.02, 0.0, 0.1 * (index + 1))
 
 
 STEPS = [
@@ -120,38 +112,6 @@ STEPS = [
     step(2, Token(4, "same", "accepted", 1.0, 1.0), Token(5, " extra", "bonus", 0.5), drafted=(4,)),
 ]  # fmt: skip
 ANSWER = [*map(chunk, STEPS), *ended()]
-
-
-# --- the page as it is written ------------------------------------------------------------------------------------
-
-
-def test_the_policy_lets_the_page_ask_its_own_server_and_nobody_else():
-    page = chat_page()
-    hashes = {}
-    for tag in ("script", "style"):
-        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        hashes[tag] = b64encode(sha256(inside.encode()).digest()).decode()
-    (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', page)
-    assert policy.replace("&#39;", "'") == (
-        f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; "
-        "connect-src 'self'; require-trusted-types-for 'script'; base-uri 'none'; form-action 'none'"
-    )
-    assert LIBRARIES in page
-    page = page.replace(LIBRARIES, "")
-    assert not re.search(r"https?:/|//\w|url\(|@import|\ssrc=|\shref=| on\w+=| style=", page.replace("// ", ""))
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|DOMParser|eval\(|cookie", page)
-
-
-def test_the_libraries_are_small_have_their_licences_and_cannot_end_their_script():
-    assert len(LIBRARIES) < 250_000 and safe(LIBRARIES) == LIBRARIES
-    assert not re.search("<!--|</?script", LIBRARIES, re.IGNORECASE)
-    assert not re.search(r"\beval\(|new Function|fetch\(|XMLHttpRequest", LIBRARIES)
-    licences = (VENDORED / "LICENSES.txt").read_text("utf-8")
-    for name, version in json.loads((VENDORED / "package.json").read_text())["devDependencies"].items():
-        assert name == "esbuild" or f"== {name} {version}\n" in licences
-
-
-# --- in Chromium --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +158,6 @@ def answered(tab, server, text, **how):
 SHOWN = "[...document.querySelectorAll('.answer .token')].map(e => [e.localName, e.textContent])"
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 375])
 def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
     server.parts = ANSWER
@@ -216,7 +175,18 @@ def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
     assert tab.complaints == []
 
 
-@pytest.mark.browser
+def test_a_chat_on_the_server_itself(tab, chatting):
+    with Serving(*chatting, "-t", 1, "-k", 3, "-c", 4096, "-np", 1) as serving:
+        tab.visit(f"http://127.0.0.1:{serving.port}/")
+        tab.until("pair")
+        tab.ask("byId('most').value = 60")
+        ask(tab)
+        tab.until("document.querySelector('.note')?.textContent && shown.tokens")
+        assert {"i", "b"} <= {kind for kind, _ in tab.ask(SHOWN)}, "accepted tokens, and corrections"
+        assert "draft tokens accepted" in tab.ask("document.querySelector('.note').textContent")
+        assert tab.complaints == []
+
+
 def test_an_error_keeps_what_was_typed_and_drafts_can_be_off(tab, server):
     server.refusal = (503, "All <b>busy</b>", {"Retry_After": "5"})
     opened(tab, server)
@@ -227,7 +197,6 @@ def test_an_error_keeps_what_was_typed_and_drafts_can_be_off(tab, server):
     assert tab.ask("input.value") == "Why?" and server.asked[0]["speculative"] is False
 
 
-@pytest.mark.browser
 def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, server):
     opened(tab, server)
     codes = [*range(0xD800), *range(0xE000, 0x10000), 0x1F600]
@@ -237,13 +206,11 @@ def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, ser
     assert ours == "".join(safe(chr(code)) for code in codes)
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(
     ("end", "said"),
     [
         (sent({"error": {"message": "the model fell <b>over</b>"}}), "the model fell <b>over</b>"),
         (b"", "The connection was lost before the answer was complete."),
-        (b"data: {oops\n\n", "JSON"),
     ],
 )
 def test_an_answer_that_breaks_off_is_told_and_can_be_asked_for_again(tab, server, end, said):
@@ -261,7 +228,6 @@ def test_an_answer_that_breaks_off_is_told_and_can_be_asked_for_again(tab, serve
     assert server.asked[1]["messages"] == server.asked[0]["messages"]
 
 
-@pytest.mark.browser
 def test_a_server_with_a_key_asks_for_it(tab, server):
     server.key, server.parts = "secret", ANSWER
     opened(tab, server)
@@ -277,7 +243,6 @@ def test_a_server_with_a_key_asks_for_it(tab, server):
     assert tab.ask(SHOWN)[0] == ["span", "First"]
 
 
-@pytest.mark.browser
 def test_hostile_text_stays_text(tab, server):
     hostile = [
         "<script>alert(1)</script> <img src=x onerror=alert(1)>", "\x1b[2J\u202e", "</script>", "👩‍👩‍👧 שלום 中文",
@@ -296,14 +261,6 @@ def test_hostile_text_stays_text(tab, server):
     assert tab.complaints == []
 
 
-@pytest.mark.browser
-def test_a_string_cannot_become_elements(tab, server):
-    opened(tab, server)
-    tab.ask("setTimeout(() => { document.body.innerHTML = '<b>no</b>' })")
-    tab.until("!!welcome.isConnected")
-    assert "TrustedHTML" in str(tab.complaints)
-
-
 MARKDOWN = """\
 <think>
 First, *weigh* it.
@@ -318,28 +275,19 @@ Some **bold**, *leaning* and `code &amp;`, a [link](https://example.org/a_b) and
 | left | right |
 |:-----|------:|
 | a \\| b | **1** |
-| c    | 22    |
 
 1. first
    - second **level**
-     - third
-
-       with a paragraph
-
-       ```python
-       def f(x):
-           return x  # the same
-       ```
-2. last
+     ```python
+     def f(x):
+         return x  # the same
+     ```
 
 > quoted
-> > twice
 
 ```html
 <script>let a = 1;</script>
 ```
-
-    indented
 
 Inline $a_1 * b_1 * c$ and \\(x_1 * y_1\\), for $5 or $10.
 
@@ -356,7 +304,6 @@ of it
 """
 
 
-@pytest.mark.browser
 def test_markdown_is_rendered_and_latex_left_alone(tab, server):
     answered(tab, server, MARKDOWN)
     texts = "(all) => [...document.querySelectorAll('.answer ' + all)].map(e => e.textContent)"
@@ -364,16 +311,11 @@ def test_markdown_is_rendered_and_latex_left_alone(tab, server):
         "> .thinking > p > em": ["weigh"],
         "> .thinking > ul > li": ["an <b>item</b>"],
         "> h3": ["Title"],
-        "p strong": ["bold"],
-        "> p em": ["leaning"],
         "p > code": ["code &amp;"],
         "a[href='https://example.org/a_b'][rel=noreferrer]": ["link"],
-        "th": ["left", "right"],
-        "td": ["a | b", "1", "c", "22"],
-        "ol > li > ul > li > ul > li > p": ["third", "with a paragraph"],
-        "li .hl-keyword": ["def", "return"],
-        "blockquote blockquote": ["twice"],
-        "pre": ["def f(x):\n    return x  # the same", "<script>let a = 1;</script>", "indented"],
+        "td": ["a | b", "1"],
+        "ol > li > ul > li .hl-keyword": ["def", "return"],
+        "pre": ["def f(x):\n    return x  # the same", "<script>let a = 1;</script>"],
         "span.math": ["$a_1 * b_1 * c$", "\\(x_1 * y_1\\)"],
         "div.math": ["$$\n\\begin{pmatrix} a \\\\ b \\end{pmatrix}\n- *c*\n$$", "\\[ x_1 * y_1 * z \\]"],
         "> p:last-child": ["The end\nof it"],
@@ -383,7 +325,6 @@ def test_markdown_is_rendered_and_latex_left_alone(tab, server):
     assert tab.complaints == []
 
 
-@pytest.mark.browser
 def test_an_answer_drawn_as_it_comes_is_the_one_that_is_drawn_at_once(tab, server):
     opened(tab, server)
     differing = tab.ask(f"""[1, 2, 7].filter((size) => {{
@@ -397,7 +338,6 @@ def test_an_answer_drawn_as_it_comes_is_the_one_that_is_drawn_at_once(tab, serve
     assert differing == []
 
 
-@pytest.mark.browser
 def test_the_colours_of_tokens_follow_the_markdown(tab, server):
     """Whatever of a token is shown at all is shown as that token, in order and once."""
     pieces = re.findall(r"\s*\S{1,4}|\s+$", MARKDOWN)
@@ -420,7 +360,6 @@ def test_the_colours_of_tokens_follow_the_markdown(tab, server):
     assert tab.ask(SHOWN) == [] and tab.ask(plain) == with_tokens
 
 
-@pytest.mark.browser
 def test_drafting_is_off_where_nothing_was_drafted_and_tells_what_was_rejected(tab, server):
     answered(tab, server, "nothing")
     assert tab.ask("[byId('tokens').disabled, byId('tokens').checked]") == [True, False]
@@ -440,7 +379,6 @@ def test_drafting_is_off_where_nothing_was_drafted_and_tells_what_was_rejected(t
     assert tab.ask("status.textContent").startswith("Pass 2: 1 drafted")
 
 
-@pytest.mark.browser
 def test_a_code_block_and_an_answer_can_be_copied(tab, server):
     answered(tab, server, "<think>\nNo.\n</think>\n\n**Do:**\n\n```sh\nls \u202e| wc\n```\n")
     tab.ask("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => (copied = text) } })")
@@ -451,7 +389,6 @@ def test_a_code_block_and_an_answer_can_be_copied(tab, server):
         assert tab.ask("copied") == text
 
 
-@pytest.mark.browser
 def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     more = Event()
     server.parts = [chunk(content="<think>\nHm"), more, chunk(content="m.\n</think>\n\nYes."), *ended()]
@@ -470,7 +407,6 @@ def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     assert tab.ask("document.querySelector('.answer').innerText.trim()") == "Yes."
 
 
-@pytest.mark.browser
 def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
     answered(tab, server, "one")
     ask(tab, "And?")
@@ -493,8 +429,7 @@ def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
     assert tab.ask("document.querySelectorAll('section').length") == 1
 
 
-@pytest.mark.browser
-def test_conversations_are_kept_in_the_browser(tab, server):
+def test_conversations_are_kept_and_found_in_the_browser(tab, server):
     answered(tab, server, "**one**")
     tab.visit(server.url)
     tab.ask("localStorage.setItem('specdec.chat.bad', '{\"turns\": [{\"asked\": 1}]}'); list()")
@@ -507,12 +442,16 @@ def test_conversations_are_kept_in_the_browser(tab, server):
     assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why?", "**one**", "And?"]
     tab.click("#new")
     assert tab.ask("welcome.isConnected") and tab.ask(titles) == ["Why?"]
+    tab.ask("byId('search').focus()")
+    for typed, found in (("**One", ["Why?"]), ("?", [])):
+        tab.type(typed)
+        assert tab.ask(titles) == found
+    tab.ask("byId('search').value = ''; list()")
     tab.click("#list .remove")
     tab.click("#list .remove")
     assert tab.ask(titles) == [] and tab.ask("Object.keys(localStorage)") == ["specdec.chat.bad"]
 
 
-@pytest.mark.browser
 def test_a_reload_and_the_back_button_return_to_a_conversation(tab, server):
     answered(tab, server, "one")
     assert tab.ask("document.title") == "Why? \u2013 specdec"
@@ -531,9 +470,8 @@ def test_a_reload_and_the_back_button_return_to_a_conversation(tab, server):
     assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why?", "one", "More?"]
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("leave", ["byId('new').click()", "location.reload()"])
-def test_an_unfinished_answer_is_saved_when_the_reader_leaves_it(tab, server, leave):
+@pytest.mark.parametrize("leave", ["send.click()", "byId('new').click()", "location.reload()"])
+def test_an_unfinished_answer_is_saved_when_the_reader_stops_or_leaves_it(tab, server, leave):
     server.parts = [chunk(content="half of"), Event()]
     opened(tab, server)
     ask(tab)
@@ -545,7 +483,6 @@ def test_an_unfinished_answer_is_saved_when_the_reader_leaves_it(tab, server, le
     assert tab.ask("kept.list()[0].turns[0].note").endswith("stopped")
 
 
-@pytest.mark.browser
 def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost(tab, server):
     answered(tab, server, "one")
     server.parts = [Event()]
@@ -557,7 +494,6 @@ def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost(tab, server):
     assert tab.ask("conversation.turns.map(t => t.answer.text)") == ["one"]
 
 
-@pytest.mark.browser
 def test_settings_are_kept_in_the_browser(tab, server):
     server.parts = ANSWER
     opened(tab, server)
@@ -575,82 +511,16 @@ def test_settings_are_kept_in_the_browser(tab, server):
     assert tab.ask(SHOWN) == [] and not tab.ask("byId('tokens').disabled || byId('tokens').checked")
 
 
-@pytest.mark.browser
-def test_conversations_are_found_by_their_text(tab, server):
-    answered(tab, server, "The answer holds a Needle.")
-    tab.click("#new")
-    server.parts = [chunk(content="no"), *ended()]
-    ask(tab, "Another?")
-    finish(tab)
-    titles = "[...document.querySelectorAll('#list .open')].map(e => e.textContent)"
-    assert tab.ask(titles) == ["Another?", "Why?"]
-    tab.ask("byId('search').focus()")
-    tab.type("needle")
-    assert tab.ask(titles) == ["Why?"]
-
-
-@pytest.mark.browser
-def test_a_button_scrolls_to_the_end(tab, server):
-    opened(tab, server, width=375)
-    assert tab.ask("byId('end').hidden && !atEnd()"), "not below the examples"
-    answered(tab, server, "line\n\n" * 60, width=375)
-    assert tab.ask("byId('end').hidden")
-    tab.until("(log.scrollTop = 0, !byId('end').hidden)")  # the answer's last painting may scroll once more
-    tab.click("#end")
-    tab.until("byId('end').hidden && atEnd()")
-    tab.ask("byId('new').click()")
-    tab.until("!frame")
-    assert tab.ask("byId('end').hidden && !atEnd() && log.scrollTop === 0")
-
-
-@pytest.mark.browser
-def test_enter_on_a_touch_screen_is_a_new_line(tab, server):
-    server.parts = ANSWER
-    opened(tab, server)
-    tab.call("Emulation.setEmitTouchEventsForMouse", enabled=True, configuration="mobile")
-    tab.call("Emulation.setTouchEmulationEnabled", enabled=True)
-    try:
-        ask(tab)
-        assert tab.ask("matchMedia('(pointer: coarse)').matches")
-        assert tab.ask("input.value") == "Why?\n" and server.asked == []
-        tab.ask("send.click()")
-        finish(tab)
-        assert len(server.asked) == 1
-    finally:
-        tab.call("Emulation.setTouchEmulationEnabled", enabled=False)
-        tab.call("Emulation.setEmitTouchEventsForMouse", enabled=False)
-
-
-@pytest.mark.browser
 def test_the_oldest_conversations_make_room(tab, server):
     opened(tab, server)
-    ids = tab.ask("""["a", "b", "c"].map((id, n) => {
+    tab.ask("""["a", "b", "c"].forEach((id, n) => {
         const turns = [{asked: id, answered: "x".repeat(1.5e6), note: ""}];
         localStorage.setItem(KEPT + id, JSON.stringify({at: n, turns}));
-        return id;
     })""")
-    assert ids == ["a", "b", "c"]
     assert tab.ask("kept.write({id: 'd', turns: [{asked: 'd', answered: 'y'.repeat(1.5e6), note: ''}]})")
     assert tab.ask("kept.list().map(each => each.id)") == ["d", "c", "b"]
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_an_empty_page_has_names_and_examples_and_fits_a_phone(tab, server, dark):
-    server.parts = ANSWER
-    opened(tab, server, width=375, dark=dark)
-    assert tab.ask("byId('pair').textContent") == "target large <b>draft small"
-    tab.click("#examples button")
-    tab.until("document.querySelector('.note')?.textContent")
-    assert server.asked[0]["messages"][0]["content"].startswith("Explain")
-    boxes = "[...document.querySelectorAll('footer > *, #figures > *')].map(e => e.getBoundingClientRect())"
-    shown = f"{boxes}.filter(box => box.width > 1)"
-    assert tab.ask(f"new Set({shown}.map(box => Math.round((box.top + box.bottom) / 8))).size") == 1, "one row"
-    assert tab.ask(f"Math.max(...{shown}.map(box => box.right))") <= 375
-    assert tab.ask("document.documentElement.scrollWidth") == 375
-
-
-@pytest.mark.browser
 def test_a_long_answer_stays_quick(tab, server):
     steps = [
         step(i, Token(1, f" token{i}" + "\n\n" * (i % 30 == 0), "accepted", 0.5, 0.5), drafted=(1,))

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -16,8 +17,6 @@ from driver import assert_refused, call
 from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
 from terminal import Terminal
-
-from specdec_cli.server.endpoints import log_line
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]
@@ -43,13 +42,13 @@ def test_what_it_is(server):
     _, _, health = server.request("GET", "/health")
     _, _, listed = server.request("GET", "/v1/models")
     status, headers, page = server.request("GET", "/")
-    assert json.loads(health) == {"status": "ok"} and json.loads(listed)["data"][0]["id"] == "target"
-    assert json.loads(listed)["data"][0]["target"] == "target" and json.loads(listed)["data"][0]["draft"] == "draft"
+    (model,) = json.loads(listed)["data"]
+    assert json.loads(health) == {"status": "ok"}
+    assert (model["id"], model["target"], model["draft"]) == ("target", "target", "draft")
     assert status == 200 and headers["content-type"].startswith("text/html") and page
-    assert server.post("/tokenize", {"content": "ab"}) == (
-        200,
-        {"tokens": server.post("/tokenize", {"content": "ab"})[1]["tokens"]},
-    )
+    assert headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert server.post("/tokenize", {"content": "ab"})[1]["tokens"]
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
@@ -121,46 +120,33 @@ def test_stop_strings_and_several_prompts(server):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "word", "param"),
+    ("path", "body", "word", "param"),
     [
-        (TEXT, "{", 400, "not JSON", None),
-        (TEXT, '{"prompt": ' + "[" * 100_000, 400, "prompt", "prompt"),
-        (TEXT, {}, 400, "prompt", None),
-        (TEXT, {"prompt": ""}, 400, "no tokens", None),
-        (TEXT, {"prompt": []}, 400, "prompts", None),
-        (TEXT, {"prompt": "x", "n": 0}, 400, ">= 1", "n"),
-        (TEXT, {"prompt": "x", "max_tokens": "many"}, 400, "int", "max_tokens"),
-        (TEXT, {"prompt": "x", "temperature": -1}, 400, "cannot be -1", "temperature"),
-        (TEXT, {"prompt": "x " * 2000}, 400, "context", "prompt"),
-        (TEXT, {"prompt": [99999]}, 400, "vocabulary", None),
-        (TEXT, {"prompt": "x", "stop": ""}, 400, "stop", "stop"),
-        (TEXT, {"prompt": "x", "speculative": {"drafter": "nobody"}}, 400, "nobody", None),
-        (TEXT, {"prompt": "x", "speculative": {"unheard": 1}}, 400, "unheard", "speculative"),
-        (TEXT, {"prompt": "x", "speculative": {"drafter": "lookahead", "draft_tokens": "auto"}}, 400, "chains", None),
-        (TEXT, {"prompt": "x", "echo": True}, 400, "echo", None),
-        (CHAT, {"messages": []}, 400, "length", "messages"),
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "image_url", "messages"),
-        (CHAT, {"messages": ASKED, "tools": [{}]}, 400, "tools", None),
-        (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, 400, "file", "prediction"),
-        (CHAT, {"messages": ASKED, "prediction": {"type": "content"}}, 400, "content", "prediction"),
-        (
-            CHAT,
-            {"messages": ASKED, "prediction": {"type": "content", "content": [{"type": "image_url"}]}},
-            400,
-            "image_url",
-            "prediction",
-        ),
-        (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, 400, "response_format", None),
-        (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, 400, "strnig", None),
-        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, 400, "regular expression", None),
-        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, 400, "one of", "structured_outputs"),
-        (CHAT, {"messages": ASKED * 3000}, 400, "context", "messages"),
+        (TEXT, "{", "not JSON", None),
+        (TEXT, '{"prompt": ' + "[" * 100_000, "prompt", "prompt"),
+        (TEXT, {"prompt": ""}, "no tokens", None),
+        (TEXT, {"prompt": "x", "n": 0}, ">= 1", "n"),
+        (TEXT, {"prompt": "x", "temperature": -1}, "cannot be -1", "temperature"),
+        (TEXT, {"prompt": "x " * 2000}, "context", "prompt"),
+        (TEXT, {"prompt": [99999]}, "vocabulary", None),
+        (TEXT, {"prompt": "x", "stop": ""}, "stop", "stop"),
+        (TEXT, {"prompt": "x", "speculative": {"drafter": "nobody"}}, "nobody", None),
+        (TEXT, {"prompt": "x", "speculative": {"unheard": 1}}, "unheard", "speculative"),
+        (TEXT, {"prompt": "x", "speculative": {"drafter": "lookahead", "draft_tokens": "auto"}}, "chains", None),
+        (TEXT, {"prompt": "x", "echo": True}, "echo", None),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url", "messages"),
+        (CHAT, {"messages": ASKED, "tools": [{}]}, "tools", None),
+        (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, "file", "prediction"),
+        (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, "response_format", None),
+        (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, "strnig", None),
+        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, "regular expression", None),
+        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, "one of", "structured_outputs"),
     ],
-)  # fmt: skip
-def test_wrong_requests_get_openais_error(server, path, body, status, word, param):
-    got, answer = server.post(path, body)
+)
+def test_wrong_requests_get_openais_error(server, path, body, word, param):
+    status, answer = server.post(path, body)
     error = answer["error"]
-    assert (got, error["param"]) == (status, param) and word in error["message"] and len(error["message"]) < 300
+    assert (status, error["param"]) == (400, param) and word in error["message"] and len(error["message"]) < 300
     assert error["type"] == "invalid_request_error"
 
 
@@ -189,10 +175,8 @@ def test_other_paths_methods_and_sizes(server):
         assert server.request("POST", TEXT, {"prompt": "x"}, Host=host)[0] in (400, 403)
     assert server.request("GET", "/v1/models/target")[0] == 200 and server.request("GET", "/v1/models/other")[0] == 404
     assert server.request("POST", TEXT, {"prompt": "x"}, Origin="http://evil.example")[0] == 403
-    assert (
-        server.request("GET", "/health", Origin=f"http://localhost:{server.port}", Host=f"localhost:{server.port}")[0]
-        == 200
-    )
+    own = {"Origin": f"http://localhost:{server.port}", "Host": f"localhost:{server.port}"}
+    assert server.request("GET", "/health", **own)[0] == 200
 
 
 def until(condition, seconds=20):
@@ -210,17 +194,6 @@ def test_who_goes_away_frees_the_slot(server):
             leaver.close()
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
         until(lambda: server.metric("requests_running") == 0)
-
-
-@pytest.mark.slow
-def test_who_never_reads_disturbs_nobody(server):
-    sleepers = [
-        server.opened({"prompt": "x", "max_tokens": 400, "stream": True, "return_steps": True}) for _ in range(8)
-    ]
-    assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
-    until(lambda: server.metric("requests_running") == 0)
-    for sleeper in sleepers:
-        sleeper.close()
 
 
 @pytest.mark.slow
@@ -258,11 +231,8 @@ def test_a_full_queue(models):
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 2})[0] == 200
 
 
-SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGHUP)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
+@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_answers_end(models, send):
     with Serving(*models, "-c", 1024, "-np", 2) as server:
         answers = []
@@ -319,30 +289,24 @@ def test_two_thousand_requests_leave_nothing_behind(models):
         fields = dict(line.split(":", 1) for line in lines)
         return int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"])
 
-    def many(numbers):
-        for number in numbers:
-            kind = number % 5
-            if kind == 0:
-                connection = server.opened({"prompt": f"x {number}", "max_tokens": 60, "stream": bool(number % 2)})
-                time.sleep(number % 7 / 500)
-                connection.close()
-            elif kind == 1:
-                server.request("POST", TEXT, os.urandom(number % 200) + b"{")
-            elif kind == 2:
-                with server.opened({"prompt": f"x {number}", "max_tokens": 20, "stream": True}) as connection:
-                    while connection.recv(100):
-                        time.sleep(0.001)
-                        if number % 2:
-                            break
-            else:
-                assert server.post(TEXT, {"prompt": f"x {number}", "max_tokens": 10})[0] == 200
+    def ask(number):
+        kind = number % 5
+        if kind == 0:
+            connection = server.opened({"prompt": f"x {number}", "max_tokens": 60, "stream": bool(number % 2)})
+            time.sleep(number % 7 / 500)
+            connection.close()
+        elif kind == 1:
+            server.request("POST", TEXT, os.urandom(number % 200) + b"{")
+        elif kind == 2:
+            with server.opened({"prompt": f"x {number}", "max_tokens": 20, "stream": True}) as connection:
+                while connection.recv(100) and number % 2:
+                    time.sleep(0.001)
+        else:
+            assert server.post(TEXT, {"prompt": f"x {number}", "max_tokens": 10})[0] == 200
 
     def round_of(first, last):
-        threads = [threading.Thread(target=many, args=(range(first + i, last, 8),)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(ask, range(first, last)))
         until(lambda: server.metric("requests_running") == server.metric("requests_waiting") == 0)
         return memory()
 
@@ -364,34 +328,24 @@ def test_names_of_models_count_if_they_are_to(models, server):
         assert strict.post(CHAT, {**asked, "model": "target"})[0] == 200
 
 
-def test_the_line_of_a_request():
-    figures = {"usage": {"prompt_tokens": 1200, "completion_tokens": 30}, "timings": {}}
-    assert log_line(figures, 2.04) == "1,200 prompt + 30 answer tokens, 2.0 s"
-    figures["timings"] = {"predicted_per_second": 18.25, "draft_n": 8, "draft_n_accepted": 6}
-    assert log_line(figures, 2.04) == "1,200 prompt + 30 answer tokens, 2.0 s, 18.2 tokens/s, 75% accepted"
-
-
 @pytest.mark.slow
 def test_a_terminal_shows_a_line_for_each_request(models):
     with Terminal("serve", "--port", 0, *models, "-c", 4096, "-np", 1, streams=("stderr",)) as shown:
         shown.read(until="Ctrl-C")
         port = int(re.search(r"localhost:(\d+)/v1", shown.text)[1])
 
-        def ask(path, body, leave=False):
+        def ask(length=None, **body):
             connection = HTTPConnection("127.0.0.1", port, timeout=20)
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            said = answer.read(1 if leave else None)
+            connection.request("POST", CHAT, json.dumps(body), {"Content-Type": "application/json"})
+            said = connection.getresponse().read(length)
             connection.close()
-            return json.loads(said) if not leave else None
+            return said
 
-        answer = ask(CHAT, {"model": "gpt-4o", "messages": ASKED, "max_tokens": 20, "temperature": 0})
+        answer = json.loads(ask(messages=ASKED, max_tokens=20, temperature=0))
         read, speed = answer["usage"]["prompt_tokens"], answer["timings"]["predicted_per_second"]
         shown.read(until=f"{speed:,.1f} tokens/s")
         assert re.search(rf"\d\d:\d\d:\d\d  {read} prompt \+ 20 answer tokens, \d+\.\d s, ", shown.text)
-        ask(CHAT, {"messages": "\x1b[2J"})
+        ask(messages="hello")
         shown.read(until=f"POST {CHAT}: Expected `array`")
-        ask("/chat/completions", {})
-        shown.read(until="POST /chat/completions: 404: Not Found")
-        ask(CHAT, {"messages": ASKED, "max_tokens": 4000, "stream": True}, leave=True)
+        ask(1, messages=ASKED, max_tokens=4000, stream=True)
         shown.read(until="the client disconnected after ")

@@ -13,7 +13,7 @@ from specdec_cli.decoding.options import SamplingOptions, options_of
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.server.request_bodies import CompletionBody, parse
 from specdec_cli.settings.config import Settings, check_value
-from specdec_cli.settings.options import OPTIONS, ModelOptions, flag_of, given_in, name_of
+from specdec_cli.settings.options import OPTIONS, ModelOptions, flag_of, given_in
 
 
 def test_load_takes_the_options_of_models():
@@ -38,11 +38,6 @@ def test_a_request_takes_the_options_of_sampling():
     body = parse(json.dumps({"prompt": "x", **given, "options": {"top_k": 1}}).encode(), CompletionBody)
     assert body.options == given
     assert given_in(body.sampling(0, 9)) == {**given, "max_tokens": 9}
-
-
-@pytest.mark.parametrize("written", ["temp", "--temp", "temperature"])
-def test_a_temperature_has_one_name_and_its_flag(written):
-    assert name_of(written) == "temperature"
 
 
 def test_what_is_not_given_is_none_until_settings_fill_it_in():

@@ -33,7 +33,6 @@ def test_an_expression_is_met_with_permissive_licences_alone(expression):
     assert allows(expression) is (expression in ALLOWED)
 
 
-MIT_TEXT = "Copyright (c) A. Person\n\nPermission is hereby granted, free of charge, to any person obtaining " * 3
 BSD_WITH_GPL = "Redistribution and use in source and binary forms ... bundled: libgfortran, GPL-3.0-with-exception " * 3
 
 
@@ -43,14 +42,10 @@ BSD_WITH_GPL = "Redistribution and use in source and binary forms ... bundled: l
         (metadata("BSD-3-Clause"), "BSD-3-Clause"),
         (metadata("MIT", licence="GPL"), "MIT"),  # an expression replaces the older fields
         (metadata(licence="MIT License"), "MIT"),
-        (metadata(licence="Apache License, Version 2.0"), "Apache-2.0"),
-        (metadata(licence="3-Clause BSD License"), "BSD-3-Clause"),
         (metadata(licence="UNKNOWN", classifiers=["OSI Approved :: MIT License"]), "MIT"),
         (metadata(classifiers=["OSI Approved", "OSI Approved :: ISC License (ISCL)"]), "ISC"),
         (metadata(licence="BSD-3-Clause", classifiers=["OSI Approved :: BSD License"]), "BSD-3-Clause"),
-        (metadata(licence="MIT OR Apache-2.0"), "MIT OR Apache-2.0"),
         (metadata(licence=BSD_WITH_GPL, classifiers=["OSI Approved :: BSD License"]), "BSD"),
-        (metadata(classifiers=["OSI Approved :: Python Software Foundation License"]), "PSF-2.0"),
     ],
 )
 def test_what_is_permissive_and_how_it_is_called(given, name):
@@ -62,11 +57,9 @@ def test_what_is_permissive_and_how_it_is_called(given, name):
     "given",
     [
         metadata(),
-        metadata(licence="UNKNOWN"),
         metadata("MPL-2.0"),
         metadata(licence="Apache"),  # of which version?
         metadata(licence="MIT and proprietary"),
-        metadata(licence=MIT_TEXT),
         metadata(licence=BSD_WITH_GPL),
         metadata(licence="MIT", classifiers=["OSI Approved :: GNU General Public License v3 (GPLv3)"]),
         metadata(licence="GPL", classifiers=["OSI Approved :: MIT License"]),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from engines import open_session
 from prompts import PROMPTS
-from timed import FLAT, STEEP, scaled
+from timed import FLAT, scaled
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.loss_budget import START, LossBudget
+from specdec_cli.draft_length.loss_budget import START
 from specdec_cli.weights.learned import Learned
 
 
@@ -52,20 +52,16 @@ def test_where_drafting_lost_less_is_tried_the_next_time():
         calibration.observe_confidence(3)
         calibration.learn(3, 0.0)
     aged = calibration.aged()
-    first, again, news = (each.rate(3) for each in (Calibration.prior(greedy=True), calibration, aged))
-    assert again <= news < first
     for _ in range(25):
         aged.learn(3, 1.0)
         calibration.learn(3, 1.0)
     assert aged.rate(3) > calibration.rate(3), "it can be overturned sooner"
-    assert LossBudget().left == START
 
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (lambda data: {**data, "machine": "a toaster"}, ""),
-        (lambda data: {**data, "drafters": {name: {"left": 1.0} for name in data["drafters"]}}, "not used"),
         (lambda data: {**data, "drafters": 3}, "not used"),
     ],
 )
@@ -76,14 +72,3 @@ def test_what_another_machine_learned_or_damage_is_not_used(monkeypatch, spoil, 
     _, notes = answered(monkeypatch, FLAT)
     assert [note for note in notes if "learned" in note] if says else not notes
     assert "greedy" in kept()[0].read_text(), "and kept again"
-
-
-def test_a_folder_that_cannot_be_written_does_no_harm(monkeypatch):
-    (Path(os.environ["XDG_CACHE_HOME"]) / "specdec" / "learned").write_text("")
-    assert answered(monkeypatch, FLAT)[0].drafted > 0 and not kept()
-
-
-def test_where_it_does_not_pay_a_second_start_drafts_no_more_than_the_first(monkeypatch):
-    first, _ = answered(monkeypatch, STEEP)
-    second, _ = answered(monkeypatch, STEEP)
-    assert second.drafted <= first.drafted

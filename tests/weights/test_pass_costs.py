@@ -1,12 +1,14 @@
 """What is known of a model's passes: read once, corrected by what runs show, kept when there is news."""
 
+from dataclasses import replace
+
 import pytest
 from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.weights import pass_costs as costing
-from specdec_cli.weights import pass_costs as kept_costs
-from specdec_cli.weights.pass_costs import PassCosts
+from specdec_cli.weights.pass_costs import KeptCosts, PassCosts, Place
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
@@ -42,7 +44,7 @@ def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monke
     assert len(again.timed) == 2 and again.notes == [] and again.measured_s == 0
     again.learn({1: 0.0205, 2: 0.06, 9: 0.1})
     again.keep()
-    monkeypatch.setattr(kept_costs, "save_kept", None)  # what is no news is not written
+    monkeypatch.setattr(costing, "save_kept", None)  # what is no news is not written
     last = opened()
     assert last.verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}
     last.learn({1: 0.0201})
@@ -87,3 +89,20 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
     first.agree([1])
     first.keep()
     assert opened().agreement == (agreed if known else None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"threads": 1}, {"gpu_layers": 0}, {"machine": "another"}, {"build": "another"}, {}]
+)
+def test_costs_are_those_of_one_file_threads_layers_machine_and_build(tmp_path, change):
+    model, here = tmp_path / "model.gguf", Place("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
+    model.write_bytes(b"GGUF")
+    costing.save_kept(model, here, KeptCosts(PASSES))
+    assert costing.load_kept(model, here) == KeptCosts(PASSES)
+    if not change:
+        model.write_bytes(b"GGUF, but longer")
+    if {"machine", "build"} & {*change}:
+        with pytest.raises(SpecdecError, match=f"from another {next(iter(change))}"):
+            costing.load_kept(model, replace(here, **change))
+    else:
+        assert costing.load_kept(model, replace(here, **change)) is None
