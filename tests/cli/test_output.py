@@ -86,7 +86,10 @@ def test_a_full_disk(flags):
     assert done.returncode == 1 and b"specdec: " in done.stderr and b"No space left" in done.stderr
 
 
-@pytest.mark.parametrize(("flags", "lines"), but_first(([], 1), ([], 0), (["--json"], 1)))
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [([], 1), pytest.param([], 0, marks=pytest.mark.slow), pytest.param(["--json"], 1, marks=pytest.mark.slow)],
+)
 def test_a_reader_that_goes_away(flags, lines):
     """`specdec run ... | head -1`, and a pipe closed before anything is read."""
     process = start("run", "def f(x):", "-c", 16384, "-n", 64 if "--json" in flags else 16000, *flags)
