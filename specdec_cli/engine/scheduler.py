@@ -37,6 +37,9 @@ class QueueFull(SpecdecError):
     """No more jobs may wait."""
 
 
+_TILE = 64
+"""Rows for which llama.cpp's attention on a CPU skips cells of other texts together, if none of these rows needs them
+(GGML_FA_TILE_Q); with fewer rows, each skips its own."""
 _COSTS = {"target": "verify", "draft": "draft", "small draft": "small"}
 """Model role -> the name of its passes' cost."""
 
@@ -66,8 +69,9 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     """Gives jobs slots in order of arrival, and batches their passes. most_waiting: the most jobs without a slot.
 
     A pass of a draft model runs once no job can continue without one. A pass of the target runs once all jobs wait for
-    it, so that it verifies all drafts together. Prompts are read in pieces in between, on a CPU in passes of their own;
-    a pass takes as many prompt tokens as it would of a single prompt. A prompt that several jobs have is read once.
+    it, so that it verifies all drafts together. Prompts are read in pieces in between, on a CPU in passes of their own
+    unless they are short; a pass takes as many prompt tokens as it would of a single prompt. A prompt that several jobs
+    have is read once.
     """
 
     def __init__(
@@ -224,7 +228,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
         shared = waiting[(drafting if self._drafted_last else verifying)[0]]
         jobs = [job for job, own in waiting.items() if own is shared]
-        if not shared.mixes and len({job.reads_prompt for job in jobs}) > 1:
+        mixes = shared.mixes or sum(job.tokens for job in jobs) < _TILE
+        if not mixes and len({job.reads_prompt for job in jobs}) > 1:
             self._read_last = not self._read_last
             jobs = [job for job in jobs if job.reads_prompt == self._read_last]
         return shared, _fitting(jobs, shared.most_read)

@@ -217,7 +217,7 @@ def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
         some.wait(1)
         some.scheduler.close()
     first = widths.index([128])
-    assert widths[first : first + 6] == [[128], [1], [128], [1], [44], [1]]
+    assert widths[first : first + 4] == [[128], [1], [128], [1, 44]], "so few are cheap together"
 
 
 @pytest.mark.slow
