@@ -214,7 +214,7 @@ def readme_rows(everything: Mapping[str, Results]) -> str:
     rows = []
     for found in everything.values():
         for model in MODELS:
-            for suite in ("edit", "code", "chat"):
+            for suite in ("edit", "edits", "code", "chat"):
                 cell = found.cells.get(f"{model.name} | {suite} | 0")
                 if cell and not cell.quick and not model.raw and (figures := cell.methods.get(DEFAULT)):
                     rows.append([model.name, _WORK[suite], found.machine.title, marked(cell, shown(figures.speed))])
