@@ -37,9 +37,6 @@ class QueueFull(SpecdecError):
     """No more jobs may wait."""
 
 
-_TILE = 64
-"""Rows for which llama.cpp's attention on a CPU skips cells of other texts together, if none of these rows needs them
-(GGML_FA_TILE_Q); with fewer rows, each skips its own."""
 _COSTS = {"target": "verify", "draft": "draft", "small draft": "small"}
 """Model role -> the name of its passes' cost."""
 
@@ -227,12 +224,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         # While a draft model reads a prompt, it takes turns with the target, so that no job waits for the whole prompt.
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
         shared = waiting[(drafting if self._drafted_last else verifying)[0]]
-        jobs = [job for job, own in waiting.items() if own is shared]
-        mixes = shared.mixes or sum(job.tokens for job in jobs) < _TILE
-        if not mixes and len({job.reads_prompt for job in jobs}) > 1:
+        jobs = _fitting([job for job, own in waiting.items() if own is shared], shared.most_read)
+        if sum(job.tokens for job in jobs) > shared.most_mixed and len({job.reads_prompt for job in jobs}) > 1:
             self._read_last = not self._read_last
             jobs = [job for job in jobs if job.reads_prompt == self._read_last]
-        return shared, _fitting(jobs, shared.most_read)
+        return shared, jobs
 
 
 def _ask(shared: SharedContext, piece: Piece) -> Logits:
