@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, closing, contextmanager
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import llm
+from llm.parts import TextPart
 from pydantic import Field
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine
 
 _PREFIX = "specdec/"
+_LOADING = Lock()
 
 
 def _option(name: str) -> Any:
@@ -43,8 +46,7 @@ class _Options(llm.Model.Options):
 def register_models(register: Callable[..., None]) -> None:
     """Register a model, streaming and async, for each pair that is here."""
     for pair in list_pairs(here_only=True).pairs:
-        if pair.here == "yes":
-            register(PairModel(pair.name), AsyncPairModel(pair.name))
+        register(PairModel(pair.name), AsyncPairModel(pair.name))
 
 
 class PairModel(llm.Model):
@@ -64,8 +66,8 @@ class PairModel(llm.Model):
         from specdec_cli.engine.generation import text_of
 
         with _errors():
-            engine, metrics = _engine(self._name), Metrics()
-            messages = _messages(engine, prompt, conversation.responses if conversation else ())
+            engine, metrics = _engines(self._name)[0], Metrics()
+            messages = _messages(engine, prompt)
             with closing(engine.stream(messages, _sampling(prompt))) as events:
                 for event in events:
                     metrics.add(event)
@@ -95,8 +97,8 @@ class AsyncPairModel(llm.AsyncModel):
         from specdec_cli.engine.generation import text_of
 
         with _errors():
-            engine, metrics = await asyncio.to_thread(_async_engine, self._name), Metrics()
-            messages = _messages(engine.engine, prompt, conversation.responses if conversation else ())
+            metrics, (_, engine) = Metrics(), await asyncio.to_thread(_engines, self._name)
+            messages = _messages(engine.engine, prompt)
             async with aclosing(engine.stream(messages, _sampling(prompt))) as events:
                 async for event in events:
                     metrics.add(event)
@@ -106,35 +108,34 @@ class AsyncPairModel(llm.AsyncModel):
 
 
 @cache
-def _engine(name: str) -> Engine:
+def _loaded(name: str) -> tuple[Engine, AsyncEngine]:
     from specdec_cli.api import load  # which takes longer than `llm` itself
+    from specdec_cli.engine.async_engine import AsyncEngine
 
     engine = load(name)
     atexit.register(engine.close)
-    return engine
+    return engine, AsyncEngine(engine)
 
 
-@cache
-def _async_engine(name: str) -> AsyncEngine:
-    from specdec_cli.engine.async_engine import AsyncEngine
-
-    return AsyncEngine(_engine(name))
+def _engines(name: str) -> tuple[Engine, AsyncEngine]:
+    """A pair's engine, loaded once: `cache` alone would let two first prompts at a time load it twice."""
+    with _LOADING:
+        return _loaded(name)
 
 
 def _sampling(prompt: llm.Prompt) -> SamplingParams:
     return SamplingParams(**prompt.options.model_dump())
 
 
-def _messages(engine: Engine, prompt: llm.Prompt, before: Sequence[Any]) -> str | list[dict[str, str]]:
-    """The conversation with the prompt; only the prompt for a model that knows no conversations."""
+def _messages(engine: Engine, prompt: llm.Prompt) -> str | list[dict[str, str]]:
+    """The conversation up to the prompt; only its last message for a model that knows no conversations."""
+    texts = [
+        (message.role, "".join(part.text for part in message.parts if isinstance(part, TextPart)))
+        for message in prompt.messages
+    ]
     if template_of(engine.pair.target) is None:
-        return str(prompt.prompt)
-    system = prompt.system or next((each.prompt.system for each in before if each.prompt.system), "")
-    messages = [{"role": "system", "content": system}] if system else []
-    for each in before:
-        messages.append({"role": "user", "content": each.prompt.prompt})
-        messages.append({"role": "assistant", "content": each.text_or_raise()})
-    return [*messages, {"role": "user", "content": prompt.prompt}]
+        return texts[-1][1] if texts else ""
+    return [{"role": role, "content": text} for role, text in texts]
 
 
 @contextmanager

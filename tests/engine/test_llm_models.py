@@ -11,6 +11,7 @@ import tiny
 from hub_pairs import own_profile
 from serving import TEMPLATE
 
+import specdec_cli
 from specdec_cli import llm_models
 
 
@@ -20,14 +21,12 @@ def pairs(tmp_path):
     paths = [tiny.write(tmp_path / f"{role}.gguf", "llama", chat_template=TEMPLATE) for role in ("target", "draft")]
     own_profile("mine", f"target: {paths[0]}\ndraft: {paths[1]}\nsettings:\n  ctx: 256\n  threads: 1\n")
     own_profile("missing", "target: org/nothing-GGUF:Q4_K_M\n")
-    llm_models._engine.cache_clear()
-    llm_models._async_engine.cache_clear()
+    llm_models._loaded.cache_clear()
     found = {}
     llm_models.register_models(lambda *both: found.update({both[0].model_id: both}))
     assert {"specdec/mine", "specdec/demo"} <= found.keys() and "specdec/missing" not in found
     yield found
-    for engine in (llm_models._engine(name) for name in ("mine", "demo")):
-        engine.close()
+    llm_models._engines("mine")[0].close()
 
 
 def test_an_answer_and_a_conversation(pairs):
@@ -36,7 +35,7 @@ def test_an_answer_and_a_conversation(pairs):
     first = conversation.prompt("hello", system="Be brief.", max_tokens=8, stream=True)
     pieces = [*first]
     assert len(pieces) > 1 and "".join(pieces) == first.text()
-    engine = llm_models._engine("mine")
+    engine = llm_models._engines("mine")[0]
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     sampling = llm_models.SamplingParams(max_tokens=8)
     answer = engine.generate(messages, sampling)
@@ -45,6 +44,33 @@ def test_an_answer_and_a_conversation(pairs):
     second = conversation.prompt("and then?", max_tokens=8)
     messages += [{"role": "assistant", "content": first.text()}, {"role": "user", "content": "and then?"}]
     assert engine.generate(messages, sampling).text == second.text()
+    messages += [{"role": "assistant", "content": second.text()}, {"role": "user", "content": "why?"}]
+    assert engine.generate(messages, sampling).text == second.reply("why?", max_tokens=8).text()
+
+
+def test_a_conversation_from_llms_own_log_goes_on(pairs):
+    """As `llm -c` loads it: with messages, without responses."""
+    model, _ = pairs["specdec/mine"]
+    first = model.prompt("hello", max_tokens=8)
+    conversation = model.conversation()
+    conversation.loaded_messages = [*first.prompt.messages, *first.messages()]
+    second = conversation.prompt("and then?", max_tokens=8)
+    assert second.text() == first.reply("and then?", max_tokens=8).text()
+    assert second.text() != model.prompt("and then?", max_tokens=8).text()
+
+
+def test_two_first_prompts_load_a_pair_once(pairs):
+    loaded = []
+
+    async def main():
+        models = [pairs["specdec/mine"][1]] * 2
+        await asyncio.gather(*(model.prompt("hello", max_tokens=2) for model in models))
+
+    with pytest.MonkeyPatch.context() as patch:
+        load = specdec_cli.load
+        patch.setattr("specdec_cli.api.load", lambda name: loaded.append(name) or load(name))
+        asyncio.run(main())
+    assert loaded == ["mine"]
 
 
 def test_asyncio(pairs):
