@@ -27,7 +27,7 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.hub.cache import locate
-from specdec_cli.pairs.sources import is_profile, model_name
+from specdec_cli.pairs.profiles import is_profile, model_name
 from specdec_cli.user_files import format_bytes
 from specdec_cli.weights.model_loading import load_model
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
@@ -20,6 +20,8 @@ from specdec_cli.pairs.profiles import Profile
 from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, OPTIONS, name_of
 from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
+
+_ROLES: tuple[Literal["target", "draft"], ...] = ("target", "draft")
 
 
 def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
@@ -50,7 +52,7 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
     config_profile = config.pop("profile", None)
     config = _checked(config, config_file)
     given = {name: value for name, value in given.items() if value is not None}
-    named = profile or config_profile
+    named = profile or (None if given.get("target") else config_profile)
     if profile:  # -p sets both models and overrides config.yaml
         config = {name: value for name, value in config.items() if name not in ("target", "draft")}
     layers = [given, config]
@@ -59,15 +61,16 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
         if {given.get("draft"), config.get("draft")} - {None, "none"}:
             raise UsageError("a draft was given without a target", "Name the target with -m, or a pair with -p.")
         named = profiles.DEMO
-    elif named is None and not str(target).endswith(".gguf") and target in profiles.names():
+    elif named is None and profiles.is_profile(str(target)):
         named = target
         for layer in layers:
             layer.pop("target", None)
-    for layer in layers:  # a profile's name for a draft means the profile's draft
+    for layer in layers:
         if layer.get("draft") == "none":
             raise UsageError("a draft model can't be 'none'", "For the target alone: --drafter none, without -md.")
-        if layer.get("draft") in profiles.names():
-            layer["draft"] = _profile_layer(layer["draft"]).get("draft")
+        for role in _ROLES:  # a profile's name for a model means the profile's
+            if layer.get(role):
+                layer[role] = profiles.model_name(layer[role], role)
     if named is not None:
         layers.append(_profile_layer(str(named)))
     return _merge(layers), layers, named
@@ -80,7 +83,7 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
     if any(layer.get("drafter") not in (None, AUTO) for layer in layers):
         return settings
     kind = ""
-    with suppress(SpecdecError, UsageError):  # loading the file reports it
+    with suppress(SpecdecError):  # loading the file reports it
         header = read_header(Path(settings.draft or settings.target))
         kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
     if kind and kind != "medusa":  # Medusa needs no extension of llama.cpp

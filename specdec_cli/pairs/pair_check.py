@@ -15,7 +15,8 @@ from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.gguf.tokenizer_comparison import Check, Comparison, Compatibility
 from specdec_cli.pairs.hub.repository import RemoteModel
-from specdec_cli.pairs.sources import ModelSource, is_profile, model_name, read_source
+from specdec_cli.pairs.profiles import is_profile, model_name
+from specdec_cli.pairs.sources import ModelSource, read_source
 from specdec_cli.user_files import format_bytes
 
 CONTEXT = 4096
@@ -82,11 +83,6 @@ class PairCheck:
     rounding: str | None
     overlap: float | None = None
     notes: tuple[str, ...] | UnsetType = UNSET
-    opinions: tuple[str, ...] = ()
-    """The old name of `advice` in --json, kept for scripts."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "opinions", self.advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
     if draft is None and not is_profile(target):
         raise UsageError("there is no draft to compare with", "Name one after the target, or name only a profile.")
     notes: list[str] = []
-    names = model_name(target, "target"), model_name(draft or target, "draft")
+    names = model_name(target, "target"), model_name(target if draft is None else draft, "draft")
     first, second = (read_source(name, notes, here_first=True) for name in names)
     tokenizers = tokenizer_comparison.compare(first.header, second.header)
     check = compare_sources(first, second, tokenizers, n_ctx, FreeMemory.now())
@@ -179,7 +175,7 @@ def _of_ratio(ratio: float) -> str:
         return f"the draft model is {'larger than' if ratio > 1 else 'as large as'} the target: too large to pay"
     share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
     if ratio > LARGEST_RATIO:
-        return f"{share}: above about {LARGEST_RATIO:.0%} it rarely pays, because it must almost always be right"
+        return f"{share}: above about {LARGEST_RATIO:.0%}, drafts rarely pay, because nearly all must be accepted"
     return f"{share}: small enough to pay if the two often agree"
 
 

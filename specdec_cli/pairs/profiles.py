@@ -29,8 +29,8 @@ DEMO = "demo"
 _Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
 _SAVED = "saved by specdec pull, "
 _KINDS = (
-    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text, quoted if they look like "
-    "something else; gated is true or false, sizes are numbers above 0, sources `- text`, settings `key: value` lines."
+    "A profile needs `target: REPO:QUANT` or `target: PATH`. Put text that looks like a number in quotes. gated is "
+    "true or false, sizes are numbers above 0, sources is a list, and settings has one `key: value` per line."
 )
 
 
@@ -66,11 +66,24 @@ class Profile:
         if text is None:
             return None
         path = self.folder / expanded(text)
-        return text if references.parse(text) and not is_file(path) else str(path)
+        return text if references.parse_remote(text) and not is_file(path) else str(path)
 
 
 def names() -> list[str]:
     return list(_files())
+
+
+def is_profile(name: str) -> bool:
+    """Whether a name is a profile's, not a file's or a model's on the Hub."""
+    return not (references.parse(name) or name.endswith(".gguf")) and name in names()
+
+
+def model_name(name: str, role: Literal["target", "draft"]) -> str:
+    """The target or draft of a profile; other names unchanged. Raises UsageError if the profile has no draft."""
+    model = load(name).model(role) if is_profile(name) else name
+    if model is None:
+        raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
+    return model
 
 
 def load(name: str) -> Profile:
@@ -95,13 +108,13 @@ def save(name: str, target: str, draft: str | None, description: str) -> Path:
     return path
 
 
-def is_as_saved(name: str) -> bool:
-    """Whether a user profile is still as `save` wrote it."""
+def is_as_saved(name: str, target: str, draft: str | None) -> bool:
+    """Whether a user profile is still as `save` wrote it for these models."""
     try:
         data = read_mapping(config_dir() / "profiles" / f"{name}.yaml")
     except UsageError:
         return False
-    return set(data) <= {"description", "target", "draft"} and str(data.get("description")).startswith(_SAVED)
+    return str(data.pop("description", "")).startswith(_SAVED) and data == {"target": target, "draft": draft}
 
 
 def _files() -> dict[str, Path]:

@@ -38,10 +38,14 @@ class Reference:
 
 
 def parse(text: str) -> Reference | None:
-    """Parse a reference, or the address of a page on the Hub. Returns None for local files, profiles and all else."""
+    """Parse what a user typed: None for a local file, otherwise as `parse_remote`."""
+    return None if os.path.isfile(text) else parse_remote(text)  # noqa: PTH113  # Path.is_file raises on long names
+
+
+def parse_remote(text: str) -> Reference | None:
+    """Parse a reference, or the address of a page on the Hub. Returns None for profiles and all else."""
     found = _REFERENCE.fullmatch(_ADDRESS.sub("", text).replace("/resolve/main/", "/").replace("/blob/main/", "/"))
-    here = os.path.isfile(text)  # noqa: PTH113  # Path.is_file raises on names that are too long
-    if found is None or here or (text.endswith(".gguf") and found["file"] is None):
+    if found is None or (text.endswith(".gguf") and found["file"] is None):
         return None
     if any(part in ("", ".", "..") for part in found[0].split("/")) or ".." in found["repo"]:
         return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header, read_model
-from specdec_cli.pairs import profiles, references
+from specdec_cli.pairs import references
 from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.repository import RemoteModel
 
@@ -22,19 +22,6 @@ class ModelSource:
     header: Header
     remote: RemoteModel | None
     path: Path | None
-
-
-def is_profile(name: str) -> bool:
-    """Whether a name is a profile's, not a file's or a model's on the Hub."""
-    return not (references.parse(name) or name.endswith(".gguf")) and name in profiles.names()
-
-
-def model_name(name: str, role: Literal["target", "draft"]) -> str:
-    """The target or draft of a profile; other names unchanged. Raises UsageError if the profile has no draft."""
-    model = profiles.load(name).model(role) if is_profile(name) else name
-    if model is None:
-        raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
-    return model
 
 
 def read_local(name: str) -> tuple[Path, Header]:
@@ -52,7 +39,7 @@ def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     Raises UsageError if there is no such model, DownloadError if the Hub fails, SpecdecError if the file isn't a model.
     """
     reference = references.parse(name)
-    if reference is None and not name.endswith(".gguf") and not Path(name).exists():
+    if reference is None and not name.endswith(".gguf") and not os.path.exists(name):  # noqa: PTH110  # as in `parse`
         raise UsageError(
             f"{name!r} is neither a file, nor a profile, nor a model on the Hub",
             "Write PATH.gguf, REPO:QUANT, REPO/FILE.gguf or a profile's name (specdec ls).",

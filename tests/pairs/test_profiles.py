@@ -65,7 +65,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_key(config, line):
     (config / "bad.yaml").write_text(f"{line}\n" if line == "target:" else f"target: x\n{line}\n")
     with pytest.raises(UsageError, match=r"bad\.yaml") as caught:
         profiles.load("bad")
-    assert line.partition(":")[0] in str(caught.value) and "must be text" in caught.value.hint
+    assert line.partition(":")[0] in str(caught.value) and "settings has one" in caught.value.hint
     assert len(str(caught.value)) < 200
 
 
@@ -79,6 +79,10 @@ def test_models_are_of_the_hub_or_beside_the_profile(config, tmp_path, monkeypat
     (config / "mine.yaml").write_text("target: ~/big.gguf\ndraft: /abs/small.gguf\n")
     mine = profiles.load("mine")
     assert (mine.model("target"), mine.model("draft")) == (str(tmp_path / "big.gguf"), "/abs/small.gguf")
+    (config / "mine.yaml").write_text("target: org/name/big.gguf\n")
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    (tmp_path / "org" / "name" / "big.gguf").touch()  # as a folder of models has it, where the user happens to be
+    assert profiles.load("mine").model("target") == "org/name/big.gguf"
 
 
 @pytest.mark.parametrize("draft", ["org/d:Q8_0", None])
@@ -87,9 +91,9 @@ def test_a_profile_that_is_written_is_read_the_same(config, draft):
     assert path.parent == config
     found = profiles.load("a.b+c")
     assert (found.target, found.draft) == ("org/t:Q8_0", draft)
-    assert found.description.endswith("caf\u00e9: [bold] #1") and profiles.is_as_saved("a.b+c")
+    assert found.description.endswith("caf\u00e9: [bold] #1") and profiles.is_as_saved("a.b+c", "org/t:Q8_0", draft)
     path.write_text(path.read_text() + "settings:\n  temp: 0.5\n")
-    assert not profiles.is_as_saved("a.b+c"), "what the user has added to is the user's"
+    assert not profiles.is_as_saved("a.b+c", "org/t:Q8_0", draft), "what the user has added to is the user's"
 
 
 # --- the bundled pairs of real models ---

@@ -53,9 +53,24 @@ def test_the_profile_comes_from_flag_then_config(config):
     assert resolve("demo", {}).target.endswith("target.gguf") and resolve("demo", {}).draft.endswith("draft.gguf")
 
 
+def test_a_target_that_is_named_replaces_the_profile_of_the_config_file(config):
+    (config / "profiles" / "own.yaml").write_text("target: own.gguf\ndraft: small.gguf\n")
+    (config / "config.yaml").write_text("profile: own\n")
+    assert resolve(None, {"target": "demo"}) == resolve("demo", {})
+    assert resolve(None, {"target": "big.gguf"}).draft is None
+    found = resolve(None, {"draft": "demo"})
+    assert (found.target, found.draft) == (str(config / "profiles" / "own.gguf"), resolve("demo", {}).draft)
+    assert resolve("own", {"target": "demo"}).target == resolve("demo", {}).target
+    (config / "profiles" / "alone.yaml").write_text("target: own.gguf\n")
+    with pytest.raises(UsageError, match="the profile alone has no draft"):
+        resolve(None, {"draft": "alone"})
+
+
 def test_a_users_profile_overrides_the_bundled_one_of_its_name(config):
     (config / "profiles" / "demo.yaml").write_text("target: mine.gguf\nsettings:\n  temp: 0.5\n")
+    (config / "config.yaml").write_text("seed: 1234567890123456789\n")
     settings = resolve(None, {})
+    assert settings.seed == 1234567890123456789
     assert (settings.target, settings.draft) == (str(config / "profiles" / "mine.gguf"), None)
     assert (settings.temperature, settings.max_tokens) == (0.5, 256)
 
@@ -75,6 +90,7 @@ def test_a_users_profile_overrides_the_bundled_one_of_its_name(config):
         (b"lookahead: 434", "lookahead is 434, not text", "in quotes"),
         (b"draft_tokens: many", "tokens cannot be", "auto"),
         (b"draft_tokens: true", "tokens cannot be", "auto"),
+        (b"seed: 99999999999999999999", "seed is .*, not", ""),
     ],
 )
 def test_what_is_wrong_in_config_yaml(config, content, says, hint):
