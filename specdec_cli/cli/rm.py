@@ -28,13 +28,11 @@ def rm(
     kept = ", ".join(plan.kept)
     if not yes and (json_ or not sys.stdin.isatty()):
         raise UsageError(f"rm can't ask here whether to delete {name}", "Add --yes.")
-    what = f"the partial download of {name}" if plan.partial else name
-    stays = f"; {kept} stays, because another pair uses it" if kept else ""
-    if not yes and not typer.confirm(f"Delete {what}, {format_bytes(plan.size)}{stays}?", err=True):
+    stays = f" (kept for another pair: {kept})" if kept else ""
+    if not yes and not typer.confirm(f"Delete {name}, {format_bytes(plan.size)}{stays}?", err=True):
         raise typer.Exit(1)
     freed = plan.run()
     if json_:
         print_json({"name": name, "freed": freed, "kept": plan.kept})
         return
-    removed = f"The partial download of {name} was deleted" if plan.partial else f"{name} was deleted"
-    print(f"{removed}: {format_bytes(freed)} freed." + (f" Kept for another pair: {kept}." if kept else ""))
+    print(f"{name} was deleted: {format_bytes(freed)} freed." + (f" Kept for another pair: {kept}." if kept else ""))

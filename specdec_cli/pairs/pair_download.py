@@ -22,8 +22,8 @@ from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.hub.requests import hub_errors
 from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
 from specdec_cli.pairs.pulled_pairs import PulledPair
-from specdec_cli.pairs.sources import ModelSource, model_name, read_source
-from specdec_cli.user_files import format_bytes
+from specdec_cli.pairs.sources import ModelSource, read_source
+from specdec_cli.user_files import format_bytes, is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class PairDownload:
         if name and references.parse(name) and not target:  # a target without --target
             name, target = None, name
         if name and (target or draft):
-            raise UsageError("both a profile and models were named", "Give a profile, or --target with --draft.")
+            raise UsageError("both a profile and models were named", "Give a profile, or a target with a draft.")
         if name and save_as:
-            raise UsageError("a profile already has a name", "Leave out --as, or use --target instead of the profile.")
+            raise UsageError("a profile already has a name", "Leave out the name, or the profile and name a target.")
         if name:
             profile = profiles.load(name)
             settings_of(profile)  # raises on invalid settings
@@ -115,7 +115,7 @@ class PairDownload:
             if self.name:
                 self._check_name()
         else:
-            raise UsageError("no profile or model was named", "Name a profile (see specdec ls), or use --target.")
+            raise UsageError("no profile or model was named", "Name a profile (see specdec ls) or a target.")
         self.needs_draft = not name and not self.draft
         self.notes: list[str] = []
         self._check = check
@@ -126,9 +126,9 @@ class PairDownload:
     def _check_name(self) -> None:
         models = tuple(model for model in (self.target, self.draft) if model)
         if not all(map(references.parse, models)):
-            raise UsageError("--as needs models that are all on the Hub", "Leave out --as.")
+            raise UsageError("only models that are all on the Hub get a name", "Leave it out (--as).")
         if not pulled_pairs.is_free(pulled_pairs.check_name(self.name), models):
-            raise UsageError(f"{self.name!r} is the name of another pair", "Choose another name with --as.")
+            raise UsageError(f"{self.name!r} is the name of another pair", "Choose another name (--as).")
 
     def existing(self) -> DownloadResult | None:
         """The pair, if it has been pulled and its files are complete."""
@@ -212,7 +212,8 @@ class PairDownload:
     def run(self, plan: DownloadPlan, progress: DownloadProgress = lambda *_: None) -> DownloadResult:
         """Download missing files, compare the tokenizers on the disk, and record the pair if it is all on the Hub.
 
-        Raises DownloadError if there is no room or the Hub fails. Partial downloads are kept.
+        Raises DownloadError if there is no room or the Hub fails, IncompatiblePair if the files don't fit. Whatever was
+        downloaded is kept and recorded, so that the same command continues it and `rm` removes it.
         """
         if plan.to_download > plan.free:
             needed, free = format_bytes(plan.to_download), format_bytes(plan.free)
@@ -220,17 +221,21 @@ class PairDownload:
             raise DownloadError(problem, "Free some space, or set HF_HOME to a larger disk.")
         if plan.recorded:
             pulled_pairs.require_writable()
-        for model in self._remotes:
-            for file in model.files:
+        files = [(model, file) for model in self._remotes for file in model.files]
+        try:
+            for model, file in files:
                 if not self._right.pop(file.digest, True):
                     cache.discard(model, file)
                 download(model, file, progress)
+        finally:
+            kept = plan.recorded and any(cache.is_here(*each) or cache.begun(*each) for each in files)
+            pair = _record(plan.name, *self._remotes) if kept else None
         paths = [
             cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
             for source in self._sources
         ]
-        verdict = _verdict(paths, self._comparison.verdict if self._comparison else None)
-        pair = _record(plan.name, verdict, *self._remotes) if plan.recorded else None
+        if self._comparison:
+            _require_same(paths, self._comparison)
         return self._result(pair, paths, plan.to_download)
 
     def _result(self, pair: PulledPair | None, paths: list[Path], downloaded: int) -> DownloadResult:
@@ -244,37 +249,33 @@ class PairDownload:
 
 
 def _checked(model: str, role: Literal["target", "draft"]) -> str:
-    model = model_name(model, role)
+    model = profiles.model_name(model, role)
     if reference := references.parse(model):
         return str(reference)
-    if not (model.endswith(".gguf") and Path(model).is_file()):
+    if not (model.endswith(".gguf") and is_file(Path(model))):
         raise UsageError(
             f"{model!r} is neither a model on the Hub nor a file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
     return model
 
 
-def _verdict(paths: Sequence[Path], planned: str | None) -> str:
-    """The verdict on the files on the disk. planned: the verdict on their headers on the Hub. Raises IncompatiblePair
-    if they don't fit, or only now turn out to need translation.
+def _require_same(paths: Sequence[Path], planned: PairCheck) -> None:
+    """Raise IncompatiblePair if the files on the disk don't fit, or only now turn out to need translation. planned: the
+    comparison of their headers on the Hub.
     """
-    headers = [read_header(path) for path in paths]
-    if len(headers) == 1:
-        return "alone"
-    comparison = tokenizer_comparison.compare(*headers)
+    comparison = tokenizer_comparison.compare(*map(read_header, paths))
     comparison.require()
-    if comparison.verdict == "translatable" != planned:
+    if comparison.verdict == "translatable" != planned.verdict:
         problem = f"the tokenizers in the files differ from those in the headers on the Hub: {comparison.reason}"
         raise IncompatiblePair(problem, "Compare the files with specdec check.")
-    return comparison.verdict
 
 
-def _record(name: str, verdict: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
+def _record(name: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
     """Record a pair under its name, and create a profile of that name unless there is one."""
     today = date.today().isoformat()
     old = pulled_pairs.readable(name)
     makes_profile = name not in profiles.names()
-    pair = PulledPair(name, target, draft, verdict, today, makes_profile or bool(old and old.made_profile))
+    pair = PulledPair(name, target, draft, today, makes_profile or bool(old and old.made_profile))
     pulled_pairs.save(pair)
     if makes_profile:
         profiles.save(name, target.reference, draft.reference if draft else None, today)

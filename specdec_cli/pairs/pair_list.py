@@ -68,6 +68,8 @@ def list_pairs(here_only: bool = False) -> PairList:
                 load(name)
             except SpecdecError as error:  # one broken file must not hide the others
                 notes.append(f"{error}. {error.hint}")
+            except OSError as error:
+                notes.append(f"cannot read {error.filename}: {error.strerror}. It belongs to {name}.")
     kept = [pair for pair in pairs if pair.here == "yes" or not here_only]
     kept.sort(key=lambda pair: (pair.here != "yes", pair.fits_gb or 0, pair.size or 0, pair.name))
     return PairList(tuple(kept), str(cache.cache_dir()), tuple(notes))
@@ -86,38 +88,25 @@ def pair_details(name: str) -> PairDetails:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemoval:
-    """What removing a pair would do. size: bytes freed. kept: files that stay because another pair uses them.
+    """What removing a pair would do. size: bytes freed. kept: files that stay because another pair uses them."""
 
-    partial: the files of an interrupted download, if there is no pair.
-    """
-
-    pair: PulledPair | None
+    pair: PulledPair
     size: int
     kept: tuple[str, ...]
-    partial: tuple[Path, ...]
 
     def run(self) -> int:
         """Remove the pair; return the bytes freed. Raises SpecdecError if a file can't be removed."""
-        for path in self.partial:
-            path.unlink(missing_ok=True)
-        return pulled_pairs.remove(self.pair) if self.pair else self.size
+        return pulled_pairs.remove(self.pair)
 
 
 def plan_removal(name: str) -> PlannedRemoval:
-    """Raises UsageError if no such pair was pulled and no download of it was interrupted."""
+    """Raises UsageError if no such pair was pulled, wholly or in part."""
     if pair := pulled_pairs.load(name):
         size, kept = pulled_pairs.removable(pair)
-        return PlannedRemoval(pair, size, tuple(kept), ())
-    if name in profiles.names() and (partial := _partial_files(profiles.load(name))):
-        return PlannedRemoval(None, sum(path.stat().st_size for path in partial), (), tuple(partial))
+        return PlannedRemoval(pair, size, tuple(kept))
     known = pulled_pairs.names()
     hint = user_files.suggest(name, known, "Pulled pairs") if known else "No pair has been pulled yet."
     raise UsageError(f"no pair {name!r} has been pulled", hint)
-
-
-def _partial_files(profile: Profile) -> list[Path]:
-    models = [references.parse(model) for model in (profile.target, profile.draft) if model]
-    return [path for reference in models if reference for path in cache.partial_files(reference.repo)]
 
 
 def _summary(profile: Profile) -> PairSummary:
@@ -126,13 +115,14 @@ def _summary(profile: Profile) -> PairSummary:
     here = [path for path in paths if path]
     whole = len(here) == len(paths)
     pulled = pulled_pairs.readable(profile.name)
+    begun = here or (pulled and any(cache.begun(*file) for file in pulled.files()))
     stated = int(profile.download_gb * 1e9) if profile.download_gb else None
     about = profile.name, profile.target, profile.draft, profile.description, profile.fits_gb
     return PairSummary(
         *about,
         sum(map(_file_size, here)) if whole else stated,
-        "yes" if whole else "in part" if here or _partial_files(profile) else "no",
-        pulled.pulled if pulled else None,
+        "yes" if whole else "in part" if begun else "no",
+        pulled.pulled if pulled and whole else None,
         tuple(str(path) if path else None for path in paths),
         speeds.last_speed(here[0], here[1]) if len(here) == 2 else None,
     )

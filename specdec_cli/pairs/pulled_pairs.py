@@ -20,12 +20,13 @@ _File = tuple[RemoteModel, RemoteFile]
 
 @dataclass(frozen=True, slots=True)
 class PulledPair:
-    """A pair in the Hub's cache. verdict: on its tokenizers. made_profile: whether pulling it created a profile."""
+    """A pair in the Hub's cache, perhaps only in part. pulled: the date when that began. made_profile: whether pulling
+    it created a profile.
+    """
 
     name: str
     target: RemoteModel
     draft: RemoteModel | None
-    verdict: str
     pulled: str
     made_profile: bool = False
 
@@ -116,18 +117,22 @@ def save(pair: PulledPair) -> None:
 
 
 def removable(pair: PulledPair) -> tuple[int, list[str]]:
-    """The bytes that removing a pair would free, and its files whose content another pair uses."""
+    """The bytes that removing a pair would free, and its files whose content another pair uses. Raises SpecdecError if
+    another pair's record is damaged.
+    """
     content = {(model.repo, file.digest) for model, file in _files_of_others(pair)}
     used = [file.name for model, file in pair.files() if (model.repo, file.digest) in content]
     return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
 
 
 def remove(pair: PulledPair) -> int:
-    """Remove a pair's record and its files, except those that another pair uses. Returns the bytes freed."""
+    """Remove a pair's record and its files, except those that another pair uses. Returns the bytes freed. Raises
+    SpecdecError if something can't be removed, or if another pair's record is damaged.
+    """
     try:
         freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
         _PAIRS.path(pair.name).unlink()
-        if pair.made_profile and profiles.is_as_saved(pair.name):
+        if pair.made_profile and profiles.is_as_saved(pair.name, *pair.references):
             (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
     except OSError as error:
         raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Check its permissions.") from None
@@ -135,7 +140,7 @@ def remove(pair: PulledPair) -> int:
 
 
 def _files_of_others(pair: PulledPair) -> list[_File]:
-    pairs = (readable(name) for name in names() if name != pair.name)
+    pairs = [load(name) for name in names() if name != pair.name]
     return [file for other in pairs if other for file in other.files()]
 
 

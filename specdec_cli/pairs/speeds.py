@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
-from specdec_cli.json_store import FORMAT, JsonStore
+from specdec_cli.json_store import JsonStore
 from specdec_cli.weights.tuning import TUNINGS, path_of
 
 
@@ -28,7 +28,7 @@ class Speed:
         return Interval(self.speedup, self.low, self.high, LEAST_PROMPTS).excludes_one
 
 
-_SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))
+_SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.")
 
 
 def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:

@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
     model = RemoteModel("org/m-GGUF:Q8_0", "org/m-GGUF", "c" * 40, (RemoteFile("m-Q8_0.gguf", 1, "a" * 64),))
     for name in PULLED:
-        pairs.save(PulledPair(name, model, None, "alone", "2026-01-01"))
+        pairs.save(PulledPair(name, model, None, "2026-01-01"))
     snapshot = hub / "models--org--m-GGUF" / "snapshots" / ("c" * 40)
     for name in ("m-Q8_0.gguf", "BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf", "plain.gguf"):
         (snapshot / name).parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from signal import SIGINT
 
 import pytest
 from driver import TARGET, assert_refused, call, succeeded, told
-from hub_pairs import NAME, PAIR, SIZES, environment, files, own_profile, pull_here, records
+from hub_pairs import NAME, PAIR, SIZES, SMALL_FILE, content, environment, files, own_profile, pull_here, records
 from terminal import Terminal
 
 from specdec_cli.pairs import profiles, speeds
@@ -138,6 +138,23 @@ def test_a_pair_comes_and_goes(hub, tmp_path):
     assert told("rm", NAME, "--yes")["freed"] == sum(SIZES)
     assert files(tmp_path) == records(tmp_path) == [] and NAME not in profiles.names()
     assert not [path for path in (tmp_path / "hf").rglob("*") if path.is_file() and path.stat().st_size > 1000]
+
+
+def test_a_pair_whose_download_failed_goes_too(hub, tmp_path):
+    told("rm", NAME, "--yes")
+    hub.fail(content(hub, SMALL_FILE, 4), 403)
+    assert call("pull", *PAIR).exit_code == 4
+    assert row(NAME)["here"] == "in part"
+    assert told("rm", NAME, "--yes")["freed"] == SIZES[0]
+    assert files(tmp_path) == records(tmp_path) == []
+
+
+def test_a_folder_that_is_not_readable_hides_no_other_pair(hub, tmp_path, monkeypatch):
+    def denied(name):
+        raise PermissionError(13, "Permission denied", "models--org--x")
+
+    monkeypatch.setattr("specdec_cli.pairs.pair_list._local_path", denied)
+    assert "models--org--x: Permission denied" in " ".join(told("ls")["notes"])
 
 
 def test_without_being_asked_nothing_goes(hub, tmp_path):

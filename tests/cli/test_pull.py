@@ -11,7 +11,7 @@ from pathlib import Path
 import ggufs
 import hub_pairs
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, told
 from hub_pairs import BIG, BIG_FILE, FAR, NAME, NEAR, PAIR, SIZES, SMALL, SMALL_FILE, WINDOW, pulled_here
 from hub_server import HubServer
 from terminal import Terminal
@@ -61,6 +61,7 @@ def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
     hub.add(SMALL, {SMALL_FILE: bytes(other)})
     hub.alter(hub_pairs.content(hub, SMALL_FILE, 1), at=at)
     assert_refused(hub_pairs.pull_here(*PAIR), 3, "token 300")
+    assert told("rm", NAME, "--yes")["freed"] == sum(SIZES)  # what was downloaded can be removed
     assert not list((tmp_path / "config").rglob("*.*"))
 
 

@@ -138,21 +138,6 @@ def test_damaged_content_that_repositories_share(planned):
     assert not shared.exists() and blob.read_bytes() == TARGET.read_bytes()
 
 
-def test_an_interrupted_pull_is_removed_but_no_link(planned, outside, hub):
-    """`rm` of a profile whose download was cut short."""
-    model, file = planned
-    partial = cache.partial_of(model, file)
-    partial.parent.mkdir(parents=True)
-    partial.symlink_to(outside / "file")
-    assert cache.partial_files(model.repo) == []
-    partial.unlink()
-    partial.write_bytes(b"GGUF")
-    assert cache.partial_files(model.repo) == [partial]
-    shutil.move(partial.parent, outside / "blobs")
-    partial.parent.symlink_to(outside / "blobs")
-    assert cache.partial_files(model.repo) == []
-
-
 def test_damaged_content_of_the_right_size(hub, planned, tmp_path):
     pulled_here()
     blob = cache.blob_of(*planned)

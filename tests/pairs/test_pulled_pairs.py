@@ -46,7 +46,7 @@ def store(cache, found: RemoteModel, *contents: bytes, links=True) -> None:
 
 
 TARGET, DRAFT = model("org/t", b"target"), model("org/d", b"draft")
-PAIR = PulledPair("mine", TARGET, DRAFT, "identical", "2026-01-02")
+PAIR = PulledPair("mine", TARGET, DRAFT, "2026-01-02")
 
 
 def stored(cache, **changes) -> PulledPair:
@@ -80,7 +80,7 @@ def contents(cache) -> set[str]:
     "pair",
     [
         replace(PAIR, name="a.b+c_d-1.5", made_profile=True),
-        replace(PAIR, draft=None, verdict="alone", target=replace(TARGET, gated=True, licence="\u4e2d\u6587 [bold]")),
+        replace(PAIR, draft=None, target=replace(TARGET, gated=True, licence="\u4e2d\u6587 [bold]")),
         replace(PAIR, target=model("o/split", b"1", b"22", names=SPLIT)),
     ],
 )
@@ -152,7 +152,10 @@ def test_a_damaged_record_is_told_and_hides_no_other(cache, change):
         pairs.load("broken")
     assert "specdec pull broken" in caught.value.hint and "\n" not in str(caught.value)
     assert "broken" in pairs.names()
-    removed(other, 11)  # a record that cannot be read keeps no files
+    with pytest.raises(SpecdecError, match=r"cannot read .*broken"):
+        pairs.remove(other)  # it may use the same files
+    record("broken").unlink()
+    removed(other, 11)
     assert (cache.parent / "precious").exists()
 
 
@@ -162,8 +165,14 @@ def test_a_damaged_record_is_told_and_hides_no_other(cache, change):
 @pytest.mark.parametrize("made", [True, False])
 def test_a_profile_goes_with_the_pair_that_made_it(cache, made):
     path = profiles.save("mine", "org/t:Q8_0", "org/d:Q8_0", "pulled")
-    removed(stored(cache, made_profile=made, draft=TARGET), 6)  # a model that drafts for itself is freed once
+    removed(stored(cache, made_profile=made), 11)
     assert path.exists() != made
+
+
+def test_a_profile_that_the_user_changed_stays(cache):
+    path = profiles.save("mine", "org/t:Q8_0", "org/another:Q8_0", "pulled")
+    removed(stored(cache, made_profile=True, draft=TARGET), 6)  # a model that drafts for itself is freed once
+    assert path.exists()
 
 
 TWIN, LATER = model("org/twin", b"draft"), replace(TARGET, commit=SECOND)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -72,13 +71,6 @@ def _require_own(folder: Path) -> None:
     if _is_linked(folder):
         what = f"a link leads to {folder}, and specdec writes only inside the cache"
         raise DownloadError(what, "Replace the link with its target, or set HF_HOME to another folder.")
-
-
-def partial_files(repo: str) -> list[Path]:
-    """Files from specdec's interrupted downloads of a repository. Other programs use other names."""
-    blobs = folder_of(repo) / "blobs"
-    paths = [] if _is_linked(blobs) else [path for path in blobs.glob("*.incomplete") if is_own(path)]
-    return sorted(path for path in paths if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
 
 
 def locate(name: str, command: str) -> Path:
