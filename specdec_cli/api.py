@@ -207,7 +207,7 @@ def tune(
 
 
 def _ignore(*_: object) -> None:
-    """What is called with progress if nobody asks."""
+    """The default for `progress`: does nothing."""
 
 
 # Notebooks ask a value for its HTML. Only here are both the results and the displays known.

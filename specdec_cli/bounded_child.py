@@ -57,7 +57,7 @@ class BoundedChild:
                 self._lock.release()
 
     def tell(self, request: dict[str, Any]) -> None:
-        """Send a request that gets no answer, without waiting. Raises OSError if the child can't run."""
+        """Send a request that gets no answer, without waiting for it. Raises OSError if the child can't run."""
         with self._lock:
             self._send(request)
 

@@ -28,15 +28,13 @@ class JsonStore(Generic[Record]):
     """Records of the dataclass `schema`, in the files NAME.json of a folder. A field `name` is the file's stem.
 
     folder: called on each use, because it depends on the environment. fix: the hint for a damaged record. remade:
-    whether specdec recreates damaged records; their files are renamed then. formats: those that can be read; None
-    means a file without a format.
+    whether specdec recreates damaged records; their files are renamed then.
     """
 
     folder: Callable[[], Path]
     schema: type[Record]
     fix: str
     remade: bool = True
-    formats: tuple[int | None, ...] = (FORMAT,)
 
     def path(self, name: str) -> Path:
         return self.folder() / f"{name}.json"
@@ -49,7 +47,7 @@ class JsonStore(Generic[Record]):
         path = self.path(name)
         try:
             data = from_json(parse_json(read_bytes(path)), dict[str, Any])
-            if data.get("format") not in self.formats:
+            if data.get("format") != FORMAT:
                 raise ValueError(f"unknown format {data.get('format')!r:.20}")
             return from_json({**data, "name": name}, self.schema)
         except (FileNotFoundError, NotADirectoryError):
@@ -91,12 +89,8 @@ def from_json(data: Any, schema: type[Record]) -> Record:
 
 
 def to_json(record: Any) -> Any:
-    """A dataclass as JSON data, without its private fields."""
-    return _public(msgspec.to_builtins(record, str_keys=True, enc_hook=_from_curve))
-
-
-def _public(data: Any) -> Any:
-    return {key: _public(value) for key, value in data.items() if key[0] != "_"} if isinstance(data, dict) else data
+    """A dataclass as JSON data."""
+    return msgspec.to_builtins(record, str_keys=True, enc_hook=_from_curve)
 
 
 def _from_curve(value: Any) -> Any:

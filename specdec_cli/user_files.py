@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import zlib
@@ -22,6 +23,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 _Schema = TypeVar("_Schema")
 _MAX_YAML_BYTES = 64 << 10  # of settings or a profile; the bundled ones have about 2,000
+_STREAMS = re.compile(r"/dev(/fd)?|/proc/[^/]+/fd")
 _MAX_DIGITS = 20  # of an integer in JSON
 _BLOCK = 4096  # bytes
 _CHECKED = 1 << 20  # bytes at once
@@ -64,7 +66,7 @@ def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
 
 
 def require_file(path: Path) -> None:
-    """Raise OSError if a path isn't a regular file: a pipe would block, and a device has no end."""
+    """Raise OSError if a path exists and isn't a regular file: a pipe would block, and a device has no end."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a file")
 
@@ -220,7 +222,7 @@ def replacement(path: Path) -> Iterator[Path]:
 
 def is_device(path: Path) -> bool:
     """Whether a path exists and isn't a regular file, or names an open one, like /dev/stdout."""
-    return path.exists() and (not path.is_file() or path.parent == Path("/dev") or path.parent.name == "fd")
+    return path.exists() and (not path.is_file() or _STREAMS.fullmatch(path.parent.as_posix()) is not None)
 
 
 def beside(path: Path) -> Path:

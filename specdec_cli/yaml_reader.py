@@ -17,8 +17,9 @@ _MAX_EVENTS = 200_000
 _MAX_DEPTH = 50
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None}
 _WORDS |= {word: word in ("true", "yes", "on") for word in ("true", "yes", "on", "false", "no", "off")}
-_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
-_NUMBER = re.compile(r"[-+]?([0-9]{1,300}\.?[0-9]{0,300}|\.[0-9]{1,300})(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
+_WHOLE = re.compile(r"[-+]?[0-9]{1,19}")
+_FRACTION = r"([0-9]{1,300}\.[0-9]{0,300}|\.[0-9]{1,300})(e[-+]?[0-9]{1,3})?"
+_NUMBER = re.compile(rf"[-+]?({_FRACTION}|[0-9]{{1,300}}e[-+]?[0-9]{{1,3}})", re.IGNORECASE)
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may lack its C extension
 
 

@@ -18,7 +18,6 @@ class Entry:
     count: Annotated[int, Meta(ge=1)]
     costs: Costs | None = None
     sizes: dict[int, float] = field(default_factory=dict)
-    _private: int = 5
 
 
 ENTRY = Entry("a", 3, Costs(Curve({4: 0.5, 1: 0.25}), Curve({1: 0.125}), 0.5), {16: 0.5})
@@ -84,12 +83,6 @@ def test_a_damaged_file_is_told_and_set_aside_where_it_can_be_made_again(store, 
         assert path.exists() != kept.remade
     assert path.with_name("a.json.damaged").read_bytes() == content
     assert store.load("a") is None and store.names() == []
-
-
-def test_a_record_may_be_older_than_formats(store):
-    store.path("a").parent.mkdir()
-    store.path("a").write_text('{"count": 1}')
-    assert replace(store, formats=(1, None)).load("a") == Entry("a", 1)
 
 
 def test_what_cannot_be_read_or_written_is_told_and_stays(store):

@@ -66,7 +66,7 @@ def test_what_is_no_json(text):
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path, link = tmp_path / "results" / "a.json", tmp_path / "link.json"
+    path, link = tmp_path / "fd" / "a.json", tmp_path / "link.json"
     user_files.write_whole(path, "old")
     path.chmod(0o640)
     link.symlink_to(path)

@@ -171,7 +171,7 @@ class SamplingParams(SamplingOptions):
         common=True,
         short="-s",
         shown="random",
-        takes="a whole number from 0",
+        takes="0 or a larger whole number",
         valid=lambda value: 0 <= value < 2**63,
     )
     max_tokens: int = option(
