@@ -17,7 +17,7 @@ from specdec_cli.measure.trials import by_prompt
 
 MOST_NOISE = 0.05
 """The most that the target alone may differ from itself before a cell is measured again."""
-ATTEMPTS = 3
+ATTEMPTS = 3  # one of a quick cell
 FEWEST_TOKENS = 16
 """The speed of a shorter answer means nothing."""
 
@@ -73,7 +73,7 @@ def measure_cell(
     sampling = SamplingParams(temperature=cell.temperature, max_tokens=size.tokens, seed=1)
     _warm_up(methods, tasks[0], sampling, session)
     best, attempts = None, 0
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, 2 if size.quick else ATTEMPTS + 1):
         trials, attempts, begun = Trials(methods), attempt, -1
         for method, task, number in _in_turn(methods, tasks, size.rounds):
             if number != begun:
