@@ -91,24 +91,31 @@ class HardwarePrediction(TuningResult):
     hardware: dict[str, str]
 
 
-def _tuned(settings: Settings) -> Settings:
-    """The settings to tune with. Raises UsageError if there is nothing to tune."""
+def _tuned(settings: Settings) -> tuple[Settings, ModelPair]:
+    """The settings to tune with, and their models. Raises UsageError if there is nothing to tune, IncompatiblePair for
+    heads and for a draft model with another tokenizer.
+    """
     if not settings.chain.needs_model:
         problem = f"there is nothing to tune: the drafter {settings.drafter} uses no draft model"
         raise UsageError(problem, "Name a draft model with -md.")
-    settings = replace(settings, drafter="self" if settings.chain.drafts_itself else "model")
     if settings.accept in LOSSY:
         problem = f"tune can't measure --accept {settings.accept}, which is lossy"
         raise UsageError(problem, "Use an exact rule: rejection or match.")
-    return replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
+    head, drafter = settings.chain.head, "self" if settings.chain.drafts_itself else "model"
+    ctx = settings.ctx or _CONTEXT
+    settings = replace(settings, drafter=drafter, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=ctx)
+    if head or (pair := check_pair(settings)).overlap is not None:
+        raise IncompatiblePair(
+            "tune needs a draft model with the target's tokenizer",
+            "For this pair, run and compare measure what they need themselves.",
+        )
+    return settings, pair
 
 
 def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     """Predict a pair's speeds from its recorded acceptance and another machine's costs. It measures nothing."""
-    settings = _tuned(settings)
-    pair = check_pair(settings)
-    paths = _paths(pair)
-    machine = hardware.load(machine_name)
+    settings, pair = _tuned(settings)
+    paths, machine = pair.paths, hardware.load(machine_name)
     kind_of_run = tuning.kind_of(settings.temperature == 0, settings.accept)
     path = recording_of(*paths, kind_of_run, setup_of_pair(pair, settings))
     if path is None:
@@ -142,14 +149,8 @@ def tune(
     from specdec_cli.engine.engine import one_session
     from specdec_cli.llama import library
 
-    settings, interrupt = _tuned(settings), interrupt or Interrupt()
-    pair = check_pair(settings)
-    if pair.overlap is not None or settings.chain.head:
-        raise IncompatiblePair(
-            "tune needs a draft model with the target's tokenizer",
-            "For this pair, run and compare measure what they need themselves.",
-        )
-    paths = _paths(pair)
+    settings, pair = _tuned(settings)
+    paths, interrupt = pair.paths, interrupt or Interrupt()
     user_files.require_writable(tuning.path_of(*paths).parent)
     settings, placement = place_draft(paths[1], settings, interrupt)
     with one_session(settings, interrupt, tune=False, pair=pair) as session:
@@ -190,12 +191,6 @@ def tune(
         notes=notes,
         kept=kept,
     )
-
-
-def _paths(pair: ModelPair) -> tuple[Path, Path]:
-    if pair.draft_path is None:
-        raise UsageError("there is no draft model", "Name one with -md.")
-    return pair.target_path, pair.draft_path
 
 
 def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
@@ -293,7 +288,7 @@ class Tuner:
         if places(answers) < _LEAST_TOKENS:
             problem = "too few tokens were recorded to predict anything"
             raise SpecdecError(problem, "Use more --seconds or other --prompts.")
-        return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
+        return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*session.pair.paths))
 
 
 def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:

@@ -42,6 +42,13 @@ class ModelPair:
     overlap: TokenOverlap | None = None
     """Set for a draft model with a different tokenizer."""
 
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """The files of target and draft. Raises RuntimeError without a draft model."""
+        if self.draft_path is None:
+            raise RuntimeError("there is no draft model")
+        return self.target_path, self.draft_path
+
 
 def check_pair(settings: Settings) -> ModelPair:
     """Read the headers and compare the tokenizers, without loading the models.

@@ -253,6 +253,12 @@ def test_prompts_too_long_for_the_context_and_settings_that_do_not_draft(tmp_pat
     assert_refused(tune(), 2, "nothing to tune")
 
 
+@pytest.mark.parametrize("how", [(), ("--what-if", "h200")])
+def test_heads_are_not_tuned(how):
+    heads = ("-m", TARGET, "-md", TARGET.with_name("eagle3.gguf"))
+    assert_refused(tune(*heads, *how, SPECDEC_DRAFTER="ngram+eagle3"), 3, "tune needs a draft model", "run and compare")
+
+
 def test_too_little_to_go_on(tmp_path, timed):
     (tmp_path / "one.txt").write_text("class Stack:\\n    def __init__(self):\n")
     assert_refused(tune("--prompts", tmp_path / "one.txt", "--seconds", 1, "-c", 256), 1, "too few tokens", "--prompts")
