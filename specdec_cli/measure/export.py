@@ -156,19 +156,18 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
         return _Pair(target, None, _USUAL, options, (said,))
     pair = _Pair(target, _model(here.draft if here else None, named.draft), _USUAL, options)
     if here is None:
-        pull = shlex.join(["specdec", "pull", profile]) if profile else ""
-        return replace(pair, expected=(_UNMEASURED,), measure=pull and f"{pull} && specdec tune -p {profile}")
+        commands = [["pull", profile], ["tune", "-p", profile, *_sampling(named, policy)]] if profile else []
+        measure = " && ".join(shlex.join(["specdec", *command]) for command in commands)
+        return replace(pair, expected=(_UNMEASURED,), measure=measure)
     return _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, what_if)
 
 
 def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: str | None) -> _Pair:
     """The same with the best length by a recording and costs, if there are both."""
     checked = check_pair(settings)
-    if checked.draft_path is None:
-        raise UsageError("there is no draft model", "Name one with -md.")
     if checked.overlap is not None:
         raise SpecdecError("the draft has another tokenizer, which only specdec supports", "Name another with -md.")
-    paths, setup = (checked.target_path, checked.draft_path), setup_of_pair(checked, settings)
+    paths, setup = checked.paths, setup_of_pair(checked, settings)
     path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temperature == 0, settings.accept), setup)
     if what_if:
         machine = hardware.load(what_if)
@@ -178,12 +177,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     else:
         path = None
     if path is None:
-        sampled = (
-            ["--temp", f"{settings.temperature:g}", "--accept", policy.rule]
-            if settings.temperature
-            else ["--temp", "0"]
-        )
-        command = ["specdec", "tune", "-m", str(paths[0]), "-md", str(paths[1]), *sampled]
+        command = ["specdec", "tune", "-m", str(paths[0]), "-md", str(paths[1]), *_sampling(settings, policy)]
         return replace(pair, expected=(_UNMEASURED,), measure=shlex.join(command))
     recording = acceptance_traces.read(path)
     recording.require(*paths)
@@ -195,9 +189,16 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     else:
         said += f" {found.tokens_per_s:,.1f} tokens/s at {found.tokens} draft tokens, {found.speedup:.2f}x the target"
         said += f" alone; specdec with -k auto {found.auto_speedup:.2f}x."
-    compared = speeds.last_speed(*paths)
-    more = [f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings})."] if compared else []
-    return replace(pair, tokens=found.tokens, expected=(said, *more), setting=found)
+    compared, expected = speeds.last_speed(*paths, setup), [said]
+    if compared and compared.claimed:
+        expected.append(f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings}).")
+    return replace(pair, tokens=found.tokens, expected=tuple(expected), setting=found)
+
+
+def _sampling(settings: Settings, policy: StaticPolicy) -> list[str]:
+    """The options with which `tune` records what an engine needs."""
+    accept = ["--accept", policy.rule] if settings.temperature else []
+    return ["--temp", f"{settings.temperature:g}", *accept]
 
 
 def _model(path: str | None, reference: str) -> _Model:

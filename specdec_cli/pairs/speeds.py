@@ -37,7 +37,7 @@ def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None
         _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)
 
 
-def last_speed(target: Path, draft: Path) -> Speed | None:
+def last_speed(target: Path, draft: Path, setup: str = "") -> Speed | None:
     with suppress(SpecdecError, OSError):
-        return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
+        return _SPEEDS.load(f"{path_of(target, draft, setup).stem}.speed")
     return None

@@ -6,9 +6,13 @@ import shutil
 
 import pytest
 from driver import DRAFT, TARGET, call, configure, succeeded, told
+from hub_pairs import own_profile
+from recorded import recording
 
-from specdec_cli.measure import export
+from specdec_cli.measure import acceptance_traces, export
 from specdec_cli.measure.export import ENGINES
+from specdec_cli.pairs import speeds
+from specdec_cli.weights import tuning
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +53,16 @@ def test_where_no_length_pays_the_target_runs_alone():
     assert "no fixed draft length pays" in found["expected"][0]
 
 
+@pytest.mark.parametrize(("low", "setup", "shown"), [(1.4, "a GPU", True), (0.9, "a GPU", False), (1.4, "", False)])
+def test_a_measured_speedup_is_shown_if_it_may_be_claimed_and_is_from_the_same_devices(monkeypatch, low, setup, shown):
+    monkeypatch.setattr(export, "setup_of_pair", lambda *_: "a GPU")
+    file = tuning.path_of(TARGET, DRAFT, "a GPU").with_suffix(".greedy.json.gz")
+    acceptance_traces.write(file, recording())
+    speeds.keep_speed(TARGET, DRAFT, speeds.Speed(1.5, low, 1.6, "k=2", "2026-01-01"), setup)
+    found = exported("llama-server", "-p", "demo", "--what-if", "rtx-4090")
+    assert ["compare measured 1.50x" in said for said in found["expected"]] == [False, True][: 1 + shown]
+
+
 def test_the_preset_says_what_the_command_says(tmp_path):
     file = tmp_path / "preset.ini"
     command = succeeded("export", "llama-server", "-p", "demo", "--what-if", "rtx-4090", "-c", "512", "-o", file).stdout
@@ -61,11 +75,14 @@ def test_the_preset_says_what_the_command_says(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
-    found = exported(engine, "-p", "qwen3-8b")
+    models = "target: Qwen/Qwen3-8B-GGUF:Q4_K_M\ndraft: Qwen/Qwen3-0.6B-GGUF:Q8_0\n"
+    own_profile("my pair", models + "settings: {temp: 0.6}\n")
+    found = exported(engine, "-p", "my pair")
     text = found["command"]
     own = {"vllm", "sglang"} & {engine}
     assert ("Qwen/Qwen3-0.6B" if own else "Qwen/Qwen3-0.6B-GGUF") in text
-    assert ("GGUF" in text) != bool(own) and found["measure"] == "specdec pull qwen3-8b && specdec tune -p qwen3-8b"
+    tune = f"specdec tune -p 'my pair' --temp 0.6 --accept {ENGINES[engine].policy.rule}"
+    assert ("GGUF" in text) != bool(own) and found["measure"] == f"specdec pull 'my pair' && {tune}"
     assert found["lost"] and ("not run" in found["checked"]) == (engine != "llama-server")
 
 
