@@ -21,6 +21,7 @@ from specdec_cli.measure import tune as tuning
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
 from specdec_cli.measure.trials import Variant
 from specdec_cli.measure.tune import MeasuredTuning
+from specdec_cli.measure.variants import ALONE
 from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.pairs.hub.download import DownloadProgress
 from specdec_cli.pairs.pair_check import CONTEXT, PairCheck, check_pair_by_name
@@ -169,12 +170,14 @@ def compare(
     """
     if not prompts:
         raise UsageError("there are no prompts to compare on", "Pass texts, or the name of a suite.")
+    if ALONE in (variants or ()):
+        raise UsageError(f"no variant can be named {ALONE!r}: it's the baseline", "Choose another name.")
     chosen = suites.load(prompts) if isinstance(prompts, str) else suites.choose_prompts("", prompts)
     with closing(engine.session()) as session:
         base = session.settings_of(sampling, None)
         named = {name: session.settings_of(sampling, config) for name, config in (variants or {}).items()}
         named = named or {f"{base.drafter}, k={base.draft_tokens}": base}
-        alone = Variant("target alone", "target alone", base.alone())
+        alone = Variant(ALONE, ALONE, base.alone())
         run = ComparisonRun(base, [alone, *(Variant(name, alone.name, each) for name, each in named.items())], rounds)
         update = (lambda trials, count: progress(len(trials), count)) if progress else _ignore
         result = run.run(session, chosen, system, raw, update)

@@ -46,7 +46,7 @@ Update = Callable[[Sequence[Trial], int], None]
 """Called after each trial with the trials so far and how many there will be."""
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]
 """What is shown of a result that may come from anybody."""
-_RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts"}
+_RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts", "temp": "temperature"}
 """Names of fields in older results, and their names now."""
 
 
@@ -131,11 +131,11 @@ class ComparisonResult:
 
         Raises msgspec.ValidationError on any other JSON, ValueError or RecursionError if it isn't JSON.
         """
-        data = text.encode() if isinstance(text, str) else text
-        data = data.replace(b'"temp":', b'"temperature":')  # as older versions called it
-        result = _renamed(msgspec.json.decode(data, type=dict[str, Any]))
+        result = _renamed(msgspec.json.decode(text, type=dict[str, Any]))
         for name in {"summaries", "divergences", "trials"} & result.keys():
             result[name] = [*map(_renamed, msgspec.convert(result[name], list[dict[str, Any]]))]
+        variants = msgspec.convert(result.get("variants"), list[Variant[dict[str, Any]]])
+        result["variants"] = [asdict(replace(each, settings=_renamed(each.settings))) for each in variants]
         return msgspec.convert(result, cls, str_keys=True)
 
     def to_json(self) -> Any:
@@ -194,7 +194,8 @@ class ComparisonRun:
 
     def __init__(self, settings: Settings, variants: Sequence[Variant[Settings]], rounds: int = 2) -> None:
         if rounds < 1:
-            raise UsageError(f"repeat cannot be {rounds}", "Give 1 or more. It takes 2 to show the machine's noise.")
+            fix = "Give 1 or more. It takes 2 to show the machine's noise."
+            raise UsageError(f"the number of rounds can't be {rounds}", fix)
         self.error: SpecdecError | None = None
         """What stopped the run after some trials."""
         self.variants = {variant.name: variant for variant in variants}
@@ -266,15 +267,19 @@ class ComparisonRun:
         return result
 
     def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
-        """Keep the speedup of the best variant that uses the pair's draft model, for `specdec ls`, if it has bounds."""
+        """Keep the speedup of the best exact variant that uses the pair's draft model, for `specdec ls`, if it has
+        bounds. One that is faster than the target alone is better than one that only may be.
+        """
         from specdec_cli.pairs import speeds
         from specdec_cli.weights.model_pair import setup_of_pair
 
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
-        summaries = [each for each in result.of_category("all") if each.variant in of_pair]
-        measured = [(each.speedup, each.variant) for each in summaries if each.speedup and each.bounds]
+        wrong = {each.variant for each in result.divergences if each.kind == "wrong"}
+        summaries = [each for each in result.of_category("all") if each.variant in of_pair - wrong]
+        exact = [each for each in summaries if each.distance_per_token is None]
+        measured = [(each.speedup, each.variant) for each in exact if each.speedup and each.bounds]
         if pair.draft_path and measured and not result.partial:
-            best, name = max(measured, key=lambda entry: entry[0].mean)
+            best, name = max(measured, key=lambda entry: (entry[0].difference == "faster", entry[0].mean))
             speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
             speeds.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
 

@@ -60,8 +60,9 @@ def changes(before: ComparisonResult, result: ComparisonResult) -> list[Change]:
 
 
 def _decoding(settings: RecordedSettings) -> RecordedSettings:
-    """The settings, without where they ran. Older results don't have `bitwise`."""
-    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise))
+    """The settings, without where they ran and the second draft model's folder. Older results lack `bitwise`."""
+    small = settings.draft_small and Path(settings.draft_small).name
+    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise), draft_small=small)
 
 
 def path_of(name: str) -> Path:

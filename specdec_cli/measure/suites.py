@@ -78,6 +78,10 @@ def load(source: str) -> list[Prompt]:
         prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
     if not prompts:
         raise UsageError(f"{path.name} has no prompts", "Write at least one.")
+    categories = {prompt.category for prompt in prompts}
+    if "all" in categories and len(categories) > 1:
+        what = f"{path.name}: no category can be named 'all', which means all categories"
+        raise UsageError(what, "Rename it. Prompts without a category get the file's name.")
     return prompts
 
 

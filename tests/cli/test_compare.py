@@ -160,7 +160,7 @@ def test_a_drafter_that_fails_midway_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["--repeat", "0"], 2, "repeat cannot be 0"),
+        (["--repeat", "0"], 2, "rounds can't be 0"),
         (["--json", "--md"], 2, "can't be used together"),
         (["x", "--prompts", "python"], 2, "prompts and a suite"),
         ([" "], 2, "a prompt is empty"),

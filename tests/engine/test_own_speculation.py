@@ -139,6 +139,8 @@ def test_they_are_compared_like_any_other():
         )
         with pytest.raises(UsageError, match="no prompts"):
             compare(engine, [])
+        with pytest.raises(UsageError, match="no variant can be named 'target alone'"):
+            compare(engine, [PROMPT], {"target alone": SpeculativeConfig(drafter="ngram")})
     assert [each.name for each in result.variants] == ["target alone", "mine", "k=3"]
     assert result.exactness["mine"]["identical"] + result.exactness["mine"]["rounding"] == 4
     assert told == [(number, 12) for number in range(1, 13)]

@@ -2,18 +2,25 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from driver import DRAFT, TARGET
 from rich.console import Console
 from test_statistics import trial
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display.comparison_tables import against
 from specdec_cli.measure import kept_comparisons
-from specdec_cli.measure.compare import ComparisonResult, MachineInfo
+from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, DivergentAnswer, MachineInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.trials import Variant
+from specdec_cli.measure.trials import Variant, summarise
+from specdec_cli.measure.variants import ALONE
+from specdec_cli.pairs import speeds
+from specdec_cli.settings.config import Settings
 
 TRIAL = trial("k=2", "p", 4.0, tokens=3, drafted=2, accepted=1, reached=(1, 1), kept=(1, 0), row_costs={3: (1, 0.5)})
 RESULT = ComparisonResult(
@@ -47,6 +54,42 @@ def test_what_is_kept_comes_back(tmp_path):
         os.utime(kept_comparisons.path_of(name), (mtime, mtime))
     kept_comparisons.path_of("lost").symlink_to("nowhere")
     assert [name for name, _ in kept_comparisons.kept()][:1] == ["mine"]
+
+
+def with_settings(**settings):
+    return replace(RESULT, variants=(Variant("k=2", "k=2", RecordedSettings(**settings)),))
+
+
+def test_options_have_their_present_names_and_prompts_keep_theirs(tmp_path):
+    def older(data):
+        data["prompts"], data["trials"][0]["prompt"] = {"temp": "asked"}, "temp"
+        data["variants"][0]["settings"]["temp"] = 0.5
+
+    trials = (replace(TRIAL, prompt="temp"),)
+    expected = replace(with_settings(temperature=0.5), prompts={"temp": "asked"}, trials=trials)
+    assert kept_comparisons.load(kept(tmp_path, older)) == expected
+
+
+def test_a_second_draft_model_is_the_same_in_another_folder():
+    before, other = with_settings(draft_small="a/x.gguf"), with_settings(draft_small="b/y.gguf")
+    assert kept_comparisons.changes(before, with_settings(draft_small="b/x.gguf"))
+    assert not kept_comparisons.changes(before, other)
+
+
+def test_the_speed_for_the_list_of_pairs_is_an_exact_variants_and_surely_faster():
+    fast = Interval(2.0, 1.9, 2.1, 9)
+    found = {"wrong": fast, "lossy": fast, "wide": Interval(1.3, 0.9, 1.8, 9), "best": Interval(1.25, 1.2, 1.3, 9)}
+    summary = replace(summarise([TRIAL], "k=2", "k=2"), tokens_per_step=2.0)
+    summaries = [replace(summary, variant=name, speedup=speedup) for name, speedup in found.items()]
+    summaries[1] = replace(summaries[1], distance_per_token=0.1)
+    wrong = DivergentAnswer(variant="wrong", prompt="p", position=0, margin=None, kind="wrong")
+    variants = tuple(Variant(name, ALONE, RecordedSettings()) for name in found)
+    result = replace(RESULT, variants=variants, summaries=tuple(summaries), divergences=(wrong,))
+    settings = Settings(drafter="model")
+    run = ComparisonRun(settings, [Variant(name, ALONE, settings) for name in found])
+    pair = SimpleNamespace(target_path=TARGET, draft_path=DRAFT, adapters=(), draft_adapters=())
+    run._remember_speed(pair, result)
+    assert speeds.last_speed(TARGET, DRAFT).settings == "best"
 
 
 def in_trial(name, value):

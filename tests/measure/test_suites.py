@@ -147,6 +147,7 @@ MALFORMED = {
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
     "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: aliases (*name)"),
     "unknown key": ("a.yaml", "promts:\n  - prompt: a\n", "unknown key 'promts'"),
+    "category of a reserved name": ("a.jsonl", ROW + '{"prompt": "b", "category": "all"}', "can be named 'all'"),
     "unknown key of a prompt": ("a.yaml", "- {prompt: a, catgory: b}\n", "unknown key 'catgory'"),
 }
 
