@@ -13,8 +13,8 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.user_files import bundled_dir, config_dir, named, read_mapping, suggest, to_record
 
 _FIX = (
-    "Write basis (measured, derived), verify_ms and draft_ms as tokens: milliseconds, from 1 on, such as "
-    "{1: 20, 4: 23}, and other_ms in milliseconds."
+    "Write basis (measured or derived), and verify_ms and draft_ms as mappings from tokens to milliseconds, starting "
+    "at 1 token: {1: 20, 4: 23}. other_ms is in milliseconds."
 )
 _Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7)]]
 

@@ -66,7 +66,7 @@ def test_milliseconds_become_seconds(folder):
         ("verify_ms", "{1: 20, 2.5: 30}", "{1: 20, 4: 23}"),
         ("draft_ms", "{2: 20}", "{1: 20, 4: 23}"),
         ("other_ms", "-0.1", "milliseconds"),
-        ("basis", "guessed", "measured, derived"),
+        ("basis", "guessed", "measured or derived"),
         ("verify", "{1: 20}", "'verify_ms'"),
     ],
 )
