@@ -187,10 +187,9 @@ class Answering:
                     first = {id(choice.prompt): choice for choice in reversed(choices)}
                     begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
                     waiting = [each for each in waiting if each not in begun]
-                    jobs += [
-                        self.scheduler.submit(each.prompt, partial(_answer, body=body, choice=each, queue=queue))
-                        for each in begun
-                    ]
+                    for each in begun:  # one at a time, so that `finally` cancels all if the queue becomes full
+                        work = partial(_answer, body=body, choice=each, queue=queue)
+                        jobs.append(self.scheduler.submit(each.prompt, work))
                     events, ended = await queue.take()
                     ready |= {id(each.choice.prompt) for each in events}
                     if events:

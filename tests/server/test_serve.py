@@ -221,7 +221,10 @@ def test_a_key_and_origins(models):
 @pytest.mark.slow
 def test_a_full_queue(models):
     with Serving(*models, "-c", 16384, "-np", 1, "--queue", 1) as server:
-        busy = [server.opened({"prompt": "x", "max_tokens": 16000, "stream": True}) for _ in range(2)]
+        busy = [server.opened({"prompt": "x", "max_tokens": 16000, "stream": True})]
+        until(lambda: server.metric("requests_running") == 1)
+        assert server.post(TEXT, {"prompt": ["y", "z"]})[0] == 429 and server.metric("requests_waiting") == 0
+        busy.append(server.opened({"prompt": "x", "max_tokens": 16000, "stream": True}))
         until(lambda: server.metric("requests_waiting") == 1)
         status, headers, content = server.request("POST", TEXT, {"prompt": "y", "stream": True})
         assert status == 429 and int(headers["retry-after"]) > 0 and b"waiting" in content
