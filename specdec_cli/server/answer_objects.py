@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -83,8 +84,9 @@ class Style:
         return {
             "tokens": texts,
             "token_logprobs": [each.logprob for each in found],
-            "top_logprobs": [{text(token): p for token, p in each.top} for each in found],
-            "text_offset": [start + sum(map(len, texts[:i])) for i in range(len(texts))],
+            # Reversed: of tokens with the same text, such as parts of characters, the likeliest counts.
+            "top_logprobs": [{text(token): p for token, p in reversed(each.top)} for each in found],
+            "text_offset": [*accumulate((len(token.text) for token in tokens[:-1]), initial=start)],
         }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import groupby
 from time import perf_counter
+from traceback import format_tb
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,12 +21,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ExceptionHandler, Receive, Scope, Send
 
+from specdec_cli.decoding.errors import SpecdecError, reason_of
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.chat_page import chat_page
 from specdec_cli.server.request_answering import Answering, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
 
+_LOG = logging.getLogger(__name__)
 _MAX_BODY_BYTES = 16 << 20
 _BODY_S = 30.0
 """Seconds that a request's body may take to arrive."""
@@ -69,10 +73,13 @@ class Server:
 
     def _logged(self, handler: _Handler) -> ExceptionHandler:
         async def handle(request: Request, error: Exception) -> Response:
-            self._log(f"{request.method} {request.url.path:.80}: {error!s:.200}")
+            self._log_failure(request, error)
             return await handler(request, error)
 
         return handle
+
+    def _log_failure(self, request: Request, error: Exception) -> None:
+        self._log(f"{request.method} {request.url.path:.80}: {reason_of(error)}")
 
     async def _show_page(self, _: Request) -> Response:
         guards = {"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff"}
@@ -125,7 +132,7 @@ class Server:
             chunks = self._chunks(body, choices)
             first = await _unless_gone(request, anext(chunks))  # before the response starts: the queue may be full
             if first is not None:
-                return _Stream(first, chunks)
+                return _Stream(self._events(request, first, chunks), chunks)
             await chunks.aclose()
         elif answer := await _unless_gone(request, self._whole(body, choices)):
             return _json(answer)
@@ -154,6 +161,23 @@ class Server:
         if body.sends_usage:
             yield [style.chunk([], **objects.figures(choices))]
 
+    async def _events(
+        self, request: Request, first: list[object], rest: AsyncIterator[list[object]]
+    ) -> AsyncIterator[bytes]:
+        """Chunks as server-sent events. An error in the middle is logged, and sent as an event, too."""
+        try:
+            yield b"".join(map(_event, first))
+            async for chunks in rest:
+                yield b"".join(map(_event, chunks))
+            yield b"data: [DONE]\n\n"
+        except Exception as error:
+            self._log_failure(request, error)
+            if not isinstance(error, SpecdecError):
+                # Not with logging.exception: a client's text in the message could forge lines.
+                name, where = type(error).__name__, "".join(format_tb(error.__traceback__))
+                _LOG.error("a stream failed: %s: %s\n%s", name, reason_of(error), where)
+            yield _event(objects.failure(error)[1])
+
     @contextmanager
     def _counted(self, choices: Sequence[RequestChoice]) -> Iterator[None]:
         """Count and log the answers of a request, which are made in this block."""
@@ -181,27 +205,16 @@ def log_line(figures: Mapping[str, Any], seconds: float) -> str:
 class _Stream(StreamingResponse):
     """Sends chunks as they come. Always closes their generator, which ends the answers."""
 
-    def __init__(self, first: list[object], rest: AsyncGenerator[list[object], None]) -> None:
-        super().__init__(_events(first, rest), media_type="text/event-stream")
-        self._rest = rest
+    def __init__(self, events: AsyncIterator[bytes], chunks: AsyncGenerator[list[object], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
-            await self._rest.aclose()
-
-
-async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> AsyncIterator[bytes]:
-    """Chunks as server-sent events. An error in the middle is sent as an event, too."""
-    try:
-        yield b"".join(map(_event, first))
-        async for chunks in rest:
-            yield b"".join(map(_event, chunks))
-        yield b"data: [DONE]\n\n"
-    except Exception as error:
-        yield _event(objects.failure(error)[1])
+            await self._chunks.aclose()
 
 
 def _event(data: object) -> bytes:

@@ -1,5 +1,6 @@
 """`specdec serve`: its endpoints, what it refuses, and how it ends."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,13 +11,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
 from driver import assert_refused, call
 from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
+from starlette.requests import Request
 from terminal import Terminal
+
+from specdec_cli.decoding.types import Token, TokenLogprobs
+from specdec_cli.server.answer_objects import Style
+from specdec_cli.server.endpoints import Server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]
@@ -109,6 +116,15 @@ def test_logprobs(server):
     assert len(told["tokens"]) == len(told["token_logprobs"]) == 6 and told["top_logprobs"] == [{}] * 6
 
 
+def test_logprobs_of_a_character_that_is_split_across_tokens():
+    """Both of its tokens have the text U+FFFD."""
+    style = Style(SimpleNamespace(names=["target"], piece={1: b"\xc3", 2: b"\xa9", 3: b"a"}.__getitem__))
+    found = TokenLogprobs(-0.1, ((1, -0.1), (2, -3.0)))
+    tokens = [Token(id, text, "plain", logprobs=found) for id, text in ((1, ""), (2, "é"), (3, "a"))]
+    told = style.logprobs(tokens, 5)
+    assert told["text_offset"] == [5, 5, 6] and told["top_logprobs"] == [{"\ufffd": -0.1}] * 3
+
+
 def test_stop_strings_and_several_prompts(server):
     text = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0})[1]["choices"][0]["text"]
     stopped = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0, "stop": text[4:6]})[1]
@@ -194,6 +210,25 @@ def test_who_goes_away_frees_the_slot(server):
             leaver.close()
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
         until(lambda: server.metric("requests_running") == 0)
+
+
+def test_a_stream_that_fails_is_logged(caplog):
+    """With a traceback if the reason is unknown; a client's text forges no line."""
+    said = "bad\n12:00:00  forged"
+
+    async def failing():
+        raise ValueError(said)
+        yield
+
+    async def sent():
+        return [part async for part in server._events(request, [{}], failing())]
+
+    lines = []
+    server = Server(SimpleNamespace(scheduler=None), log=lines.append)
+    request = Request({"type": "http", "method": "POST", "path": TEXT, "headers": []})
+    assert b"internal server error" in asyncio.run(sent())[-1]
+    assert lines == [f"POST {TEXT}: bad 12:00:00 forged"]
+    assert "in failing" in caplog.text and "ValueError: bad 12:00" in caplog.text and said not in caplog.text
 
 
 @pytest.mark.slow
