@@ -118,7 +118,7 @@ async function submit(asked, before = conversation.turns.length) {
   if (stopped) answer.reason = "stopped";
   const failed = error && !(stopped && answer.text);
   current.turns.push(...(failed ? replaced : [turn]));
-  if (!failed) keep(current);
+  if (!failed && !current.removed) keep(current);
   answer.place.classList.remove("writing");
   if (writing === answer) writing = null;
   send.textContent = writing ? "Stop" : "Send";
@@ -190,7 +190,10 @@ function list() {
     remove.addEventListener("click", () => {
       if (remove.textContent !== "Delete") return remove.replaceChildren("Delete"); // the first click asks for confirmation
       kept.remove(id);
-      if (id === conversation.id) go();
+      if (id === conversation.id) {
+        conversation.removed = true; // an answer that is being written doesn't save it again
+        go();
+      }
       list();
     });
     item.append(open, remove);
@@ -236,9 +239,9 @@ function edit(turn) {
   field.focus();
   const close = () => form.replaceWith(question);
   const again = () => {
-    if (writing || !field.value.trim()) return;
-    close();
+    if (writing) return;
     submit(field.value, conversation.turns.indexOf(turn));
+    if (writing) close(); // not if the question is empty or a setting is invalid
   };
   field.addEventListener("keydown", (event) => {
     if (isEnter(event)) again();

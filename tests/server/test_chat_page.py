@@ -423,6 +423,9 @@ def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
     server.refusal = None
     tab.click("section:first-child .edit")
     tab.type("?")
+    tab.ask("byId('most').value = -1")
+    tab.press("Enter")
+    tab.ask("byId('most').value = ''; document.querySelector('.editing textarea').focus()")
     tab.press("Enter")
     tab.until("conversation.turns.length === 1 && !writing")
     assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why??"]
@@ -492,6 +495,17 @@ def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost(tab, server):
     assert server.left.wait(10)
     tab.click("#list .open")
     assert tab.ask("conversation.turns.map(t => t.answer.text)") == ["one"]
+
+
+def test_a_conversation_that_is_deleted_while_an_answer_is_written_stays_deleted(tab, server):
+    answered(tab, server, "one")
+    server.parts = [chunk(content="half of"), Event()]
+    ask(tab, "And?")
+    tab.until("writing?.text === 'half of'")
+    tab.click("#list .remove")
+    tab.click("#list .remove")
+    tab.until("!status.textContent")
+    assert tab.ask("kept.list()") == []
 
 
 def test_settings_are_kept_in_the_browser(tab, server):
