@@ -93,7 +93,7 @@ class Grammar:
             said = next((line for line in lines if line.startswith("error:")), lines[0])
             raise UsageError(f"this {self._name} cannot be used: {said[:200]}", _FIXES[self.kind])
         known = _Compiled(answer["grammar"], limits)
-        _keep(self, known)
+        _keep(Grammar(self.kind, self.text), known)  # a copy, because `self` keeps its matchers alive
         return known
 
     @property

@@ -43,7 +43,7 @@ class TextStream:
             self.stopped = True
             safe, self._held = self._held[: min(ends)], ""
         else:
-            starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
-            cut = len(self._held) - max((len(start) for start in starts if self._held.endswith(start)), default=0)
-            safe, self._held = self._held[:cut], self._held[cut:]
+            tails = (self._held[cut:] for cut in range(len(self._held) + 1))
+            tail = next(tail for tail in tails if any(stop.startswith(tail) for stop in self._stop))
+            safe, self._held = self._held.removesuffix(tail), tail
         return safe

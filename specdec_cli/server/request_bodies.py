@@ -112,15 +112,16 @@ class Body(Struct):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling(self, choice: int, most: int, seed: int | None = None) -> SamplingParams:
-        """The sampling of a choice. most, seed: the maximum tokens and the seed if the request doesn't set them."""
+        """The sampling of a choice, without the grammar. most, seed: the maximum tokens and the seed if the request
+        doesn't set them.
+        """
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if "" in stop:
             raise InvalidRequest("a stop string cannot be empty", "stop")
         seed = seed if self.seed is None else self.seed
         seed = None if seed is None else (seed + choice) % 2**63
         most = self.most_tokens or most
-        own = {"grammar": self.grammar, "logprobs": self.n_logprobs, **self.options}
-        return SamplingParams(seed=seed, max_tokens=most, stop=stop, **own)
+        return SamplingParams(seed=seed, max_tokens=most, stop=stop, logprobs=self.n_logprobs, **self.options)
 
     @property
     def most_tokens(self) -> int | None:

@@ -1,12 +1,13 @@
 """A state of a grammar follows text and drafts, forward and back, and binds nothing while a model thinks."""
 
 import random
+import weakref
 
 import pytest
 from schemas import thing
 
 from specdec_cli import Grammar
-from specdec_cli.constraints.grammar_state import GrammarState
+from specdec_cli.constraints.grammar_state import GrammarState, matcher_of
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 PIECES = [
@@ -154,3 +155,11 @@ def test_a_grammar_that_exceeds_a_limit_at_a_token_binds_no_less():
     context.append(ord("1"))
     with pytest.raises(SpecdecError, match="too large"):
         bound.mask()
+
+
+def test_the_matchers_of_a_grammar_go_with_it():
+    grammar, words = Grammar.regex("gone|with it"), Words()
+    matcher_of(words, grammar)
+    matchers = weakref.ref(grammar.matchers)
+    del grammar
+    assert matchers() is None

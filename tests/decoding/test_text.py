@@ -1,5 +1,7 @@
 """Bytes to text, and stop strings."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,3 +62,9 @@ def test_the_stop_string_is_never_shown(text, stop):
     shown = "".join(pieces) + tail
     assert shown == text.split(stop)[0]
     assert stopped == (stop in text)
+
+
+def test_a_long_stop_string_takes_no_time():
+    began = time.process_time()
+    assert stream([b"ab", b"x"], ["b" + "x" * 300_000]) == (["a", ""], "bx", False)
+    assert time.process_time() - began < 0.5
