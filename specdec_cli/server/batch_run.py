@@ -159,7 +159,7 @@ class BatchRun:
                     break
                 try:
                     answered = msgspec.json.decode(line, type=_Answered)
-                except (msgspec.DecodeError, ValueError, RecursionError):
+                except (ValueError, RecursionError):
                     what = f"line {number} of {self._output} is not an answer"
                     raise UsageError(what, "Choose another file for the answers.") from None
                 done.add(_key(answered.custom_id))

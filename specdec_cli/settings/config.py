@@ -243,7 +243,7 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
         raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
     kind = KINDS[name]
     quoted = kind == "str" and isinstance(value, (int, float))
-    fix = "YAML reads this as a number: put it in quotes." if quoted else f"Give {_KINDS[kind]}."
+    fix = "Put it in quotes." if quoted else f"Give {_KINDS[kind]}."
     raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
 
 

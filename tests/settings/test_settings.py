@@ -87,7 +87,7 @@ def test_a_users_profile_overrides_the_bundled_one_of_its_name(config):
         (b"max_tokens: '5'", r"config\.yaml: max_tokens", ""),
         (b"max_tokens: yes", r"config\.yaml: max_tokens", ""),
         (b"draft: [x]", r"config\.yaml: draft", ""),
-        (b"lookahead: 434", "lookahead is 434, not text", "in quotes"),
+        (b"lookahead: 434", "lookahead is 434, not text", "Put it in quotes."),
         (b"draft_tokens: many", "tokens cannot be", "auto"),
         (b"draft_tokens: true", "tokens cannot be", "auto"),
         (b"seed: 99999999999999999999", "seed is .*, not", ""),
