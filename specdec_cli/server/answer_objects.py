@@ -84,8 +84,8 @@ class Style:
         return {
             "tokens": texts,
             "token_logprobs": [each.logprob for each in found],
-            # Reversed: of tokens with the same text, such as parts of characters, the likeliest counts.
-            "top_logprobs": [{text(token): p for token, p in reversed(each.top)} for each in found],
+            # Of tokens with the same text, such as parts of characters, the likeliest counts.
+            "top_logprobs": [dict(reversed({text(token): p for token, p in reversed(e.top)}.items())) for e in found],
             "text_offset": [*accumulate((len(token.text) for token in tokens[:-1]), initial=start)],
         }
 
