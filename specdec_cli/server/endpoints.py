@@ -66,7 +66,8 @@ class Server:
             HTTPException: _refused,
             InvalidRequest: _failed,
             QueueFull: _failed,
-            Exception: _failed,
+            SpecdecError: _failed,
+            Exception: _failed,  # Starlette raises these again, so they are logged with their traceback
         }
         logged = {kind: self._logged(handler) for kind, handler in handlers.items()}
         return Starlette(routes=routes, middleware=middleware, exception_handlers=logged)
