@@ -30,7 +30,7 @@ _ADAPTER_S = 60.0
 
 def _size(path: Path) -> int:
     """Bytes of a model's file, or of all its parts."""
-    parts = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-*\1", glob.escape(path.name))
+    parts = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-?????\1", glob.escape(path.name))
     return sum(part.stat().st_size for part in path.parent.glob(parts))
 
 
@@ -74,13 +74,11 @@ class Model:
         self.offloaded = bool(self.remote) or (self.on_gpu and placement.layers < 0)
         """Whether passes run wholly on GPUs, or partly on other machines."""
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
-        self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states can't."""
-        self._buffer = ctypes.create_string_buffer(256)
         self.piece: Callable[[int], bytes] = cache(self._piece)
         """The bytes of one token; control tokens have none."""
         self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
@@ -132,12 +130,17 @@ class Model:
             scales = (ctypes.c_float * count)(*(scale for _, scale in self._adapters))
             lib.llama_set_adapters_lora(context, handles, count, scales)
 
+    @property
+    def _vocab(self) -> Any:
+        """llama.cpp's vocabulary, which is freed with the weights. Raises SpecdecError after that."""
+        if self.handle is None:
+            raise SpecdecError(f"{self.path.name} was closed", "Load it again.")
+        return lib.llama_model_get_vocab(self.handle)
+
     def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`. add_bos: whether to begin with the BOS token if this vocabulary asks for one. special:
         whether the names of special tokens are recognised; otherwise they're ordinary text.
         """
-        if self.handle is None:
-            raise SpecdecError(f"{self.path.name} was closed", "Load it again.")
         data = text.encode("utf-8", "surrogatepass")
         room = len(data) + 16
         while True:
@@ -147,12 +150,10 @@ class Model:
                 return list(tokens[:count])
             room = -count
 
-    def _piece(self, token: int) -> bytes:
-        size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
-        if size < 0:  # longer than the buffer
-            self._buffer = ctypes.create_string_buffer(-size)
-            return self._piece(token)
-        return self._buffer.raw[:size]
+    def _piece(self, token: int, room: int = 256) -> bytes:
+        buffer = ctypes.create_string_buffer(room)  # its own, because several threads may ask at once
+        size = lib.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
+        return buffer.raw[:size] if size >= 0 else self._piece(token, -size)
 
     def close(self) -> None:
         """Free the weights. Its contexts must be closed already."""

@@ -11,7 +11,7 @@ import ctypes
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from threading import current_thread
+from threading import RLock, current_thread
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -39,6 +39,8 @@ class RemoteCalls:
     """Runs calls that involve servers in one thread, one at a time. A process has one instance."""
 
     def __init__(self) -> None:
+        self._lock = RLock()
+        """Held during a call."""
         self._current: PendingCall | None = None
         self._aborted = ""
         self._lost: SpecdecError | None = None
@@ -49,8 +51,8 @@ class RemoteCalls:
         self._worker = Worker(_NAME)
 
     def add(self, server: str) -> None:
-        """Add a server's address, for error messages."""
-        self._servers.append(server)
+        """Add a server's address, for error messages. The last one is the server that is being connected to."""
+        self._servers = [*(other for other in self._servers if other != server), server]
 
     def alive(self) -> None:
         """The call in progress has made progress: restart its deadline."""
@@ -68,14 +70,15 @@ class RemoteCalls:
         Raises SpecdecError if a server is gone or silent, now or earlier; Interrupted if the call doesn't end soon
         after Ctrl-C.
         """
-        if self._current:  # Ctrl-C ended the wait for an earlier call, which still runs
-            self._wait(self._current, self._allowed_s, interrupt)
-        if self._lost:
-            raise self._lost
-        self._allowed_s, self._sign_of_life = allowed_s, monotonic()
-        job = self._current = PendingCall(function, arguments)
-        self._worker.submit(job)
-        self._wait(job, allowed_s, interrupt)
+        with self._lock:
+            if self._current:  # Ctrl-C ended the wait for an earlier call, which still runs
+                self._wait(self._current, self._allowed_s, interrupt)
+            if self._lost:
+                raise self._lost
+            self._allowed_s, self._sign_of_life = allowed_s, monotonic()
+            job = self._current = PendingCall(function, arguments)
+            self._worker.submit(job)
+            self._wait(job, allowed_s, interrupt)
         if job.error:
             raise job.error
         return job.result  # type: ignore[no-any-return]
@@ -99,15 +102,17 @@ class RemoteCalls:
 
     def free(self, function: Callable[[Any], object], handle: Any) -> None:
         """Free memory on servers; if one is lost or still computes, nothing is freed until the process ends."""
-        if not self._lost and not self._current:
-            self.call(function, handle)
+        with self._lock:
+            if not self._lost and not self._current:
+                self.call(function, handle)
 
     def _park(self, text: bytes) -> None:
         """ggml calls this before it ends the process. If a server is the cause, it never returns, so the process
         lives.
         """
         current = self._current
-        of_server = _OF_RPC in text or current_thread().name == _NAME  # a lie can end it in other parts of ggml
+        # A false reply can make other parts of ggml abort, too.
+        of_server = _OF_RPC in text or current_thread().name == _NAME
         if not of_server or not (current or self._lost):
             sys.stderr.write(text.decode("utf-8", "replace") + "\n")
             return

@@ -173,6 +173,14 @@ def test_a_stream_whose_session_was_closed_ends_with_an_error():
         session.generate("x")
 
 
+def test_tokens_cannot_be_read_once_the_weights_are_freed():
+    with load(target=TARGET, speculative=ALONE, threads=1) as engine:
+        model = engine.weights.target.model
+    for ask in (model.piece, model.is_end, lambda token: engine.detokenize([token])):
+        with pytest.raises(SpecdecError, match="was closed"):
+            ask(300)
+
+
 def test_threads_stay_as_they_are_while_passes_must_agree():
     with loaded(target=TARGET, speculative=SpeculativeConfig(drafter="none")) as session:
         for bitwise in (True, False):

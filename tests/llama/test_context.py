@@ -1,8 +1,12 @@
 """A context of the bundled target: long texts, interrupts and tokens."""
 
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+
 import pytest
 
 from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.interrupt import Interrupt
 
 
@@ -42,3 +46,17 @@ def test_tokenize_and_pieces_are_inverse(target):
     assert b"".join(target.piece(token) for token in tokens).decode() == text
     assert target.tokenize(text, add_bos=False) == tokens[1:]
     assert target.is_end(0) and not target.is_end(5)
+
+
+def test_threads_that_ask_for_pieces_at_once_get_their_own(target, monkeypatch):
+    tokens, write = range(300, 332), lib.llama_token_to_piece
+    expected = [target._piece(token) for token in tokens]
+
+    def slow(*arguments):
+        size = write(*arguments)
+        sleep(0.01)
+        return size
+
+    monkeypatch.setattr(lib, "llama_token_to_piece", slow)
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(target._piece, tokens)] == expected
