@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from statistics import median
 
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.pass_probes import single_pass_s
@@ -29,9 +30,10 @@ class ThreadWatch:
         self._context, self._tell, self._known = context, tell, dict(expected)
         self._least: dict[tuple[int, int], float] = {}
         """The shortest pass by its tokens and by the length of the text, in doublings."""
-        self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
-        self._before: tuple[int, float] | None = None
-        """During a trial: the threads before, and the mean seconds of a pass with them."""
+        self._recent: deque[tuple[int, float, float]] = deque(maxlen=_RECENT)
+        """The tokens of each pass, its seconds, and those of the shortest such pass."""
+        self._before: tuple[int, dict[int, float]] | None = None
+        """During a trial: the threads before, and the usual seconds of a pass with them, by its tokens."""
         self.on = True
         """Whether it may change the threads: another number rounds differently."""
         self._asked = False
@@ -45,57 +47,65 @@ class ThreadWatch:
             return
         self._asked = True
         watch, context.passes.on_pass = context.passes.on_pass, None
-        laps: list[float] = []
-        for count in (threads, threads // 2):
-            context.set_threads(count)
-            laps.append(single_pass_s(context, token))
-            if laps[0] < _LONG_S:
-                break
-        context.passes.on_pass = watch
-        if laps[0] > _FASTER * laps[-1]:
-            self._tell(threads // 2)
-        else:
-            context.set_threads(threads)
+        laps, chosen = list[float](), threads
+        try:
+            for count in (threads, threads // 2):
+                context.set_threads(count)
+                laps.append(single_pass_s(context, token))
+                if laps[0] < _LONG_S:
+                    break
+            if laps[0] > _FASTER * laps[-1]:
+                chosen = threads // 2
+        finally:
+            context.passes.on_pass = watch
+            context.set_threads(chosen)
+        if chosen < threads:
+            self._tell(chosen)
 
     def _passed(self, tokens: int, seconds: float) -> None:
-        if not self.on or tokens > _LARGEST:
+        if not self.on or tokens > _LARGEST or (self._before and tokens not in self._before[1]):
             return
         context = self._context
         kind = (tokens, context.length.bit_length())
         known = self._known.get(tokens, seconds) if context.length < 512 else seconds
         least = self._least[kind] = min(self._least.get(kind, known), seconds)
-        self._recent.append((seconds, least))
+        self._recent.append((tokens, seconds, least))
         if self._before is not None:
             if len(self._recent) >= _MANY:
                 self._judge(*self._before)
-        elif context.threads > 1 and (self._waits() or self._is_long(tokens)):
+        elif context.threads > 1 and (self._waits() or self._is_long()):
             self._asked = True
-            self._before = context.threads, self._mean_s()
+            self._before = context.threads, self._usual_s()
             self._recent.clear()
             context.set_threads(context.threads // 2)
 
     def _waits(self) -> bool:
-        slow = [(took, can) for took, can in self._recent if took > _SLOW * can]
+        slow = [(took, can) for _, took, can in self._recent if took > _SLOW * can]
         return len(slow) >= _MANY and sum(took - can for took, can in slow) >= _LOST_S
 
-    def _is_long(self, tokens: int) -> bool:
-        """Whether passes take long, and no known times show that they could be shorter."""
-        if self._known or self._asked or tokens > 1:
+    def _is_long(self) -> bool:
+        """Whether passes over one token take long, and no known times show that they could be shorter."""
+        if self._known or self._asked:
             return False
-        return len(self._recent) >= _MANY and all(took > _LONG_S for took, _ in list(self._recent)[-_MANY:])
+        single = [took for tokens, took, _ in self._recent if tokens == 1]
+        return len(single) >= _MANY and min(single) > _LONG_S
 
-    def _mean_s(self) -> float:
-        """Seconds of a recent pass."""
-        return sum(seconds for seconds, _ in self._recent) / len(self._recent)
+    def _usual_s(self) -> dict[int, float]:
+        """Seconds of a recent pass, by its tokens. A first pass, which loads memory pages, hardly counts."""
+        laps: dict[int, list[float]] = defaultdict(list)
+        for tokens, took, _ in self._recent:
+            laps[tokens].append(took)
+        return {tokens: median(times) for tokens, times in laps.items()}
 
-    def _judge(self, threads: int, took: float) -> None:
-        """Keep fewer threads, or go back."""
-        now = self._mean_s()
+    def _judge(self, threads: int, usual: Mapping[int, float]) -> None:
+        """Keep fewer threads, or go back. usual: seconds of a pass over so many tokens with `threads`."""
+        before = sum(usual[tokens] for tokens, _, _ in self._recent)
+        now = sum(took for _, took, _ in self._recent)
         self._before = None
         self._recent.clear()
         self._known.clear()  # the expected times are of other threads
         self._least.clear()
-        if took > _FASTER * now:
+        if before > _FASTER * now:
             self._tell(self._context.threads)
         else:
             self._context.set_threads(threads)

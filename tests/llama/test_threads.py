@@ -71,6 +71,26 @@ def test_what_is_no_waiting(expected, laps):
     assert context.told == [] and context.threads == 2
 
 
+@pytest.mark.parametrize("first", [(2.0, 32), (5.0, 1), (1.0, 8)], ids=["a prompt", "from a disk", "a draft"])
+def test_a_slow_idle_machine_keeps_its_threads(first):
+    """Passes of other widths, and one that reads the weights from a disk, say nothing about threads."""
+    context = Context()
+    seconds, tokens = first
+    context.laps(seconds, tokens=tokens)
+    context.laps(*[0.1] * 3)
+    assert context.threads == 1, "a trial"
+    context.laps(*[0.3] * 5, tokens=2)
+    context.laps(*[0.2] * 3)
+    assert context.threads == 2 and context.told == []
+
+
+def test_passes_over_several_tokens_start_no_trial():
+    context = Context()
+    context.laps(*[0.3] * 5, tokens=4)
+    context.laps(0.1)
+    assert context.threads == 2
+
+
 def test_long_prompts_and_other_sizes_are_apart():
     context = Context(expected={1: 0.01, 8: 0.05})
     for _ in range(10):
@@ -98,3 +118,12 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, long, 
     context.set_threads(2)
     context.watch.try_fewer(7)
     assert context.threads == 2, "once is enough"
+
+
+def test_threads_are_as_before_if_a_pass_fails(monkeypatch):
+    laps = iter([1.0])
+    monkeypatch.setattr("specdec_cli.llama.threads.single_pass_s", lambda *_: next(laps))
+    context = Context()
+    with pytest.raises(StopIteration):
+        context.watch.try_fewer(7)
+    assert context.threads == 2 and context.passes.on_pass is not None
