@@ -43,6 +43,8 @@ class Slots(AbstractContextManager["Slots"]):
         first.models.on_threads_changed = self._forget
         self.shared: dict[str, SharedContext] = {}
         """By model role, the target first."""
+        self._costs: Costs | None = None
+        """Measured before the first request, because measuring overwrites the text of the first slot."""
         costs: dict[str, PassCosts] = {}
         for own in first.models.all:
             if shared := self._opened(own, n_ctx, plan.rows):
@@ -51,10 +53,9 @@ class Slots(AbstractContextManager["Slots"]):
         for number, session in enumerate(self.sessions):
             parts = [(role, shared.texts[number], costs[role]) for role, shared in self.shared.items()]
             session.models.share(parts, plan)
-        self.costs = self._measured()
-        load.begin(self.costs)
-        for session in self.sessions:
-            session.models.tuned_costs = self.costs  # don't measure while other answers run
+        self._costs = self._measured()
+        load.begin(self._costs)
+        self._forget()
 
     def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedContext | None:
         """A model's context, shared by all sessions; None, with a note, for a draft model that has no room."""
@@ -78,8 +79,9 @@ class Slots(AbstractContextManager["Slots"]):
             return None
 
     def _forget(self) -> None:
+        """Begin again with the costs from before the first request."""
         for session in self.sessions:
-            session.models.tuned_costs = None
+            session.models.tuned_costs = self._costs
             session.drafting.forget()
 
     def _measured(self) -> Costs:

@@ -17,6 +17,7 @@ from specdec_cli.llama import passes
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import SharedContext
+from specdec_cli.weights.pass_costs import KeptCosts, PassCosts
 
 PROMPTS = (
     "def median(values):\n    return",
@@ -233,6 +234,18 @@ def test_a_prompt_is_read_while_others_write(monkeypatch, count):
         some.ask([5, 6, 7] * 500, SamplingParams(max_tokens=1), number="read")
         some.wait(2)
     assert some.results["read"].metrics.ttft_s < some.results["long"].metrics.decode_s / 2
+
+
+def test_fewer_threads_measure_nothing_while_answers_run(monkeypatch):
+    """That would overwrite the text of the first slot."""
+    with answers(2, threads=None) as some:
+        costs, timed = some.scheduler.slots.sessions[0].models.target.passes, []
+        monkeypatch.setattr(PassCosts, "_load", lambda _: KeptCosts())
+        monkeypatch.setattr(PassCosts, "_timed", lambda *_: timed.append(1) or {1: 0.01})
+        costs.watch._tell(1)
+        some.ask(PROMPTS[0], SamplingParams(max_tokens=4))
+        some.wait(1)
+    assert some.results[0].complete and timed == []
 
 
 def test_a_job_that_is_cancelled_frees_its_slot_within_a_pass():
