@@ -11,7 +11,6 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
-import signal
 import sys
 from collections.abc import Collection
 from contextlib import suppress
@@ -24,7 +23,7 @@ import platformdirs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.json_store import JsonStore, digest
 from specdec_cli.llama import building, host
-from specdec_cli.llama.trials import NO_GPU, SCRIPT, Child, name_of
+from specdec_cli.llama.trials import FROM_OUTSIDE, NO_GPU, SCRIPT, Child, name_of
 
 USUAL = frozenset({1, 2, 8, 12, 14})
 """ggml's numbers of the weight types that every build is tried with: F16, Q4_0, Q8_0, Q4_K, Q6_K."""
@@ -33,8 +32,6 @@ UNTRIED = frozenset({0, 24, 25, 26, 27, 28})
 _WAIT_S, _HANG = 10.0, "a trial did not finish"
 _MISSING = ("No such file", "not found")
 """What the loader says of a library that isn't there."""
-_FROM_OUTSIDE = {getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-"""Signals that come from outside: from the system if memory is short, or from a user."""
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd")
 
 
@@ -93,7 +90,7 @@ def _of(types: frozenset[int], again: bool = False) -> TriedKernels:
         if kept is None:
             found = _tried(types)
             kept = found or TriedKernels(True)
-            if found and _HANG not in found.fault:  # on a busy machine, a working build may time out
+            if found and _HANG not in found.fault + found.death:  # on a busy machine, a working build may time out
                 with suppress(SpecdecError):  # it is tried again next time
                     store.save(name, found)
         _known[types] = kept
@@ -126,7 +123,7 @@ def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
 
 def _fault_of(code: int, child: Child) -> str | None:
     """The same for a trial that ended with this code."""
-    if code == 2 or -code in _FROM_OUTSIDE:
+    if code == 2 or code in FROM_OUTSIDE:
         return None
     if code == 1:
         return child.output().decode("utf-8", "replace").strip() or child.last_words() or name_of(code)

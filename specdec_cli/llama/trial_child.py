@@ -114,7 +114,6 @@ def try_heads(target: str, head: str) -> None:
     for the heads. If it has none, it ends the process.
     """
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.llama import kernels
     from specdec_cli.llama.context import LlamaContext
     from specdec_cli.llama.head_context import HeadContext
     from specdec_cli.llama.interrupt import Interrupt
@@ -123,9 +122,9 @@ def try_heads(target: str, head: str) -> None:
 
     with suppress(SpecdecError):  # the parent reports it
         interrupt, place = Interrupt(), Placement(0)
-        repacks = kernels.verdict().extra_buffers
-        model = Model(Path(target), place, interrupt, heads=target == head, repacks=repacks)
-        heads = model if target == head else Model(Path(head), place, interrupt, heads=True, repacks=repacks)
+        # Repacked weights would be in memory that isn't mapped, and `limit` leaves too little of that.
+        model = Model(Path(target), place, interrupt, heads=target == head, repacks=False)
+        heads = model if target == head else Model(Path(head), place, interrupt, heads=True, repacks=False)
         context = LlamaContext.open(model, 256, 2, 1, interrupt)
         drafts = HeadContext(heads, context, 2, 1, interrupt, branches=2)
         context.decode((0, 0, 0))
@@ -247,8 +246,8 @@ def _rows(
     extra_buffers: bool,
     single: int | None = None,
 ) -> dict[int, Any]:
-    """Rows of logits by the width of the passes, from the start of the text: one pass each, but `single` of width 1, by
-    default one for each token.
+    """Rows of logits by the width of the passes, from the start of the text. One pass for each width. For width 1,
+    `single` passes; by default, one for each token.
     """
     params = lib.llama_model_default_params()
     params.n_gpu_layers, params.use_extra_bufts = 0, extra_buffers

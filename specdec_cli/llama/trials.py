@@ -39,7 +39,11 @@ _CPU_BYTES_PER_S = 250 << 20
 _DATA_BYTES = 1 << 30
 """A trial's limits for waiting, computing and memory, each extended by the size of the file."""
 
-_LIMITS = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
+_SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGXCPU", "SIGALRM")
+FROM_OUTSIDE = {-getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)}
+"""The exit codes of children that were ended from outside: by their limits, by a user, or by the system if memory is
+short.
+"""
 
 
 class Child:
@@ -120,7 +124,8 @@ class TrialLoad:
     """A child process that loads a model and decodes some tokens, on one CPU thread. n_bytes: the file's size.
     adapters: files to load with the model. head: a file of heads to try with it.
 
-    The weights of a file larger than `_MOST_BYTES` aren't read: that would read it from the disk twice.
+    Except with heads, the weights of a file larger than `_MOST_BYTES` aren't read: that would read it from the disk
+    twice.
     """
 
     def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> None:
@@ -137,7 +142,7 @@ class TrialLoad:
         Interrupted on Ctrl-C.
         """
         code = self._child.wait(interrupt)
-        if code in _LIMITS or self._child.timed_out:
+        if code in FROM_OUTSIDE or self._child.timed_out:
             raise SpecdecError(
                 f"a trial load of {self._name} did not finish within its limits of time and memory",
                 "Close other programs and try again. If that doesn't help, the file may be damaged: download it again.",

@@ -128,6 +128,16 @@ def test_a_hang_is_tried_again_with_one_thread(monkeypatch):
     assert kernels.verdict().extra_buffers, "a hang is not kept"
 
 
+def test_a_hang_of_slower_kernels_is_not_kept_either(trials):
+    asked, fails = trials
+    fails[(True, False)], fails[(False, False)] = "SIGSEGV", f"{kernels._HANG} within 10 s"
+    for count in (2, 4):
+        with pytest.raises(SpecdecError, match="did not finish"):
+            kernels.verdict()
+        assert len(asked) == count
+        forget()
+
+
 @pytest.mark.parametrize(
     ("code", "fault"), [(0, ""), (-11, "SIGSEGV"), (-9, None), (2, None), (1, "wrong"), (99, "code 99")]
 )

@@ -8,9 +8,11 @@ import ggufs
 import pytest
 import tiny
 from driver import TARGET, assert_refused, run
+from engines import open_session
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import kernels, trials
+from specdec_cli.llama import kernels, trial_child, trials
+from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.weights import model_loading
@@ -108,6 +110,44 @@ def test_a_trial_without_end(tmp_path, children, monkeypatch):
         load_model(path, Placement(0), interrupt)
     assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
     assert not list(TRIALS.folder().glob("*")), "nothing is kept of it"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGALRM"])
+def test_a_trial_that_was_ended_from_outside_says_nothing_about_the_file(tmp_path, monkeypatch, name):
+    script = tmp_path / "ended.py"
+    script.write_text(f"import os, signal; os.kill(os.getpid(), signal.{name})")
+    monkeypatch.setattr(trials, "SCRIPT", str(script))
+    with pytest.raises(SpecdecError, match="did not finish within its limits"):
+        load(tiny.write(tmp_path / "m.gguf", "llama"))
+    assert not list(TRIALS.folder().glob("*"))
+
+
+def test_heads_are_tried_without_repacked_weights(monkeypatch):
+    """Those are in memory that a trial has little of."""
+    repacked = []
+
+    def refuse(*_):
+        raise SpecdecError("no room", "")
+
+    monkeypatch.setattr("specdec_cli.llama.model.Model", lambda *_, repacks=True, **__: repacked.append(repacks))
+    monkeypatch.setattr(LlamaContext, "open", refuse)
+    trial_child.try_heads("target.gguf", "heads.gguf")
+    assert repacked == [False, False]
+
+
+def test_what_was_loaded_is_freed_if_loading_is_interrupted(monkeypatch):
+    loaded = []
+
+    def interrupted(*given, **named):
+        if loaded:
+            raise Interrupted
+        loaded.append(load_model(*given, **named))
+        return loaded[0]
+
+    monkeypatch.setattr("specdec_cli.weights.weights.load_model", interrupted)
+    with pytest.raises(Interrupted):
+        open_session()
+    assert loaded[0].handle is None
 
 
 def test_on_the_command_line(deadly):
