@@ -101,13 +101,11 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
         raise _deadly(f"heads from {heads.name} with {path.name}", death)
 
 
-def load_head(
-    path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter], header: Header
-) -> Model:
+def load_head(path: Path, placement: Placement, interrupt: Interrupt, header: Header) -> Model:
     """Load a file of heads, after the trial with their target."""
     from specdec_cli.llama.model import Model
 
-    return Model(path, placement, interrupt, adapters, heads=True, repacks=_repacks(header))
+    return Model(path, placement, interrupt, heads=True, repacks=_repacks(header))
 
 
 def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:

@@ -80,7 +80,7 @@ def check_pair(settings: Settings) -> ModelPair:
     draft, comparison, notes = _fitting(target, draft_path)
     lora_draft = _adapters(settings.lora_draft, draft_path, draft)
     shared = comparison.n_shared
-    pair = ModelPair(target, target_path, draft, draft_path, shared, notes, None, None, lora, lora_draft)
+    pair = ModelPair(target, target_path, draft, draft_path, shared, notes, adapters=lora, draft_adapters=lora_draft)
     if comparison.overlap is not None:
         _require_translation(settings, comparison)
         return replace(pair, overlap=comparison.overlap)

@@ -83,7 +83,7 @@ class PassCosts:
         """Seconds of the target's passes over n tokens, with all rows of logits."""
         known = self._kept.verify
         # With costs from a busy machine nothing would be drafted, and nothing would correct them.
-        if not known or (known.get(2, 0.0) > BUSY_RATIO * known[1] and not self.measured_s):
+        if 1 not in known or (known.get(2, 0.0) > BUSY_RATIO * known[1] and not self.measured_s):
             self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
         return Curve(self._kept.verify)
 

@@ -99,8 +99,14 @@ class Weights:
         with_heads = usable and bool(settings.chain.head) and pair.draft_path == pair.target_path
         model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads, pair.target)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
-        self.draft = self._load_draft(threads_draft, place_draft, interrupt) if usable else None
-        self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft, interrupt)
+        self.draft: LoadedModel | None = None
+        self.small: LoadedModel | None = None
+        try:
+            self.draft = self._load_draft(threads_draft, place_draft, interrupt) if usable else None
+            self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft, interrupt)
+        except BaseException:
+            self.close()
+            raise
         if (kernels_here := kernels.verdict()).fault:
             self.note(str(kernels_here))
         if unused := _unused_layers(settings, has_draft=self.draft is not None):
@@ -145,8 +151,8 @@ class Weights:
     ) -> LoadedModel | None:
         if path and header:
             with self.optional(role):
-                arguments = path, placing.whole(placement), interrupt, adapters
-                model = load_head(*arguments, header) if head else load_model(*arguments, header=header)
+                arguments = path, placing.whole(placement), interrupt
+                model = load_head(*arguments, header) if head else load_model(*arguments, adapters, header=header)
                 return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None
 
@@ -189,11 +195,11 @@ class Weights:
         Ctrl-C.
         """
         with self._reading:
-            files, self._corpus_files = self._corpus_files, []
-            if files:
+            if files := self._corpus_files:
                 started, target, names = perf_counter(), self.target, self.settings.ngram_corpus
                 stopped = interrupt.is_set
                 self.corpus = corpus.read(names, files, target.header, target.model, stopped, progress, self.note)
+                self._corpus_files = []
                 self.load_s += perf_counter() - started
 
     def close(self) -> None:
@@ -211,7 +217,7 @@ def _limited(threads: int, note: Callable[[str], None]) -> int:
 
 
 def _unused_layers(settings: Settings, has_draft: bool) -> str:
-    """A note if the settings ask for GPU layers that this build can't use; empty otherwise."""
+    """A note if the settings ask for GPU layers that llama.cpp can't use here; empty otherwise."""
     if settings.rpc and settings.gpu_layers == 0:
         return "--rpc does nothing: -ngl 0 keeps all layers on this machine"
     asked = {"-ngl": 0 if settings.rpc else settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
@@ -219,7 +225,7 @@ def _unused_layers(settings: Settings, has_draft: bool) -> str:
     if not flags or library.supports_gpu():
         return ""
     verb = "does" if len(flags) == 1 else "do"
-    return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can't use a GPU (see specdec doctor)"
+    return f"{' and '.join(flags)} {verb} nothing: llama.cpp finds no GPU here (see specdec doctor)"
 
 
 def _find_tuning(pair: ModelPair, settings: Settings, notes: list[str]) -> Tuning | None:

@@ -4,10 +4,12 @@ import os
 
 import numpy as np
 import pytest
+from engines import open_session
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.drafters import corpus
 from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.llama.interrupt import Interrupt
 
 TOKENS, ORDER = np.array([-1, 5, 6, 7, -1], np.int32), np.array([2, 3], np.int32)
 
@@ -109,3 +111,13 @@ def test_a_cache_that_cannot_be_written(code):
     with pytest.raises(SpecdecError, match="cannot write") as caught:
         corpus.save_index(path, (TOKENS.data, ORDER.data))
     assert caught.value.hint
+
+
+def test_reading_that_was_interrupted_begins_again(code):
+    stopped = Interrupt()
+    stopped.set()
+    with open_session(drafter="ngram", ngram_corpus=(str(code),)) as session:
+        with pytest.raises(Interrupted):
+            session.weights.read_corpus(stopped)
+        session.weights.read_corpus(Interrupt())
+        assert session.weights.corpus is not None

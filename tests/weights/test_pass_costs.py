@@ -64,6 +64,13 @@ def test_costs_of_a_busy_machine_are_measured_again(opened, monkeypatch):
     assert last.verify([1]).points == PASSES and len(last.timed) == 1
 
 
+def test_a_record_without_single_tokens_is_measured_again(opened):
+    first = opened()
+    first._add(verify={2: 0.03, 4: 0.05})
+    first.keep()
+    assert opened().verify([1]).points == PASSES
+
+
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
     found = opened()
     found.verify([1])
