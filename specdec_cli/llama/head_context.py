@@ -49,15 +49,16 @@ class HeadContext:
         self.width = int(lib.llama_model_n_embd_out(heads.handle))
         model = target.passes.model
         rows = _encoded_rows(model, heads) if self._encodes else (int(lib.llama_model_n_embd_out(model.handle)), [LAST])
-        target.hidden = self._hidden = HiddenRows(target.passes.handle, *rows)
+        self._target, self._hidden = target, HiddenRows(target.passes.handle, *rows)
         kind = HeadKind(target.passes.handle, not self._encodes, self.width)
         self.passes = Passes(heads, target.n_ctx, max_rows, threads, interrupt, branches, head=kind)
         extensions.give_hidden_rows(self.passes.handle, masked=True)
+        target.hidden = self._hidden
         self.text = text = LlamaContext(self.passes)
         text.read = self._read
         self.n_ctx, self.n_vocab, self.max_rows = text.n_ctx, text.n_vocab, text.max_rows
         self.make_room, self.rewind = text.make_room, text.rewind
-        self.set_threads, self.close = text.set_threads, text.close
+        self.set_threads = text.set_threads
         self._drafts = self._silent = False
         self._own: list[FloatRows] = []
         """In a draft: the rows that are read with its tokens; the last is for the next token."""
@@ -118,6 +119,11 @@ class HeadContext:
         rows = self.text.grow(tokens, parents)
         self._node_rows += list(extensions.hidden_rows(self.passes.handle, len(tokens), self.width).copy())
         return rows
+
+    def close(self) -> None:
+        """Free the cache. The target keeps no more rows."""
+        self._target.hidden = None
+        self.text.close()
 
     def _read(self, piece: Piece) -> Logits:
         """Run a pass of each layer over a piece of the text."""

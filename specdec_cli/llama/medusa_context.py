@@ -65,7 +65,7 @@ class MedusaContext:
             target.hidden = None
             lib.llama_set_embeddings(handle, False)
             raise
-        self._words = words
+        self._target, self._words = target, words
         self._rows: Logits = np.full((len(heads), self.n_vocab), -np.inf, np.float32)
         self.length = self.longest = 0
         self._drafts, self._depth = False, 0
@@ -124,7 +124,8 @@ class MedusaContext:
         self._graph.set_threads(threads)
 
     def close(self) -> None:
-        """Free the heads. The passes are the target's."""
+        """Free the heads. The passes are the target's, which keeps no more rows."""
+        self._target.hidden = None
         self._graph.close()
 
 

@@ -221,6 +221,24 @@ def test_the_tokens_of_a_draft_know_nothing_of_each_other(opened):
     assert all(distance(found[0][i], found[0][i + 1]) > 0.05 for i in range(3)) and passes == []
 
 
+@pytest.mark.parametrize("opened", ["glm4moe-echo", "medusa"], indirect=True)
+def test_for_heads_that_were_closed_the_target_keeps_no_rows(opened):
+    opened.drafts.close()
+    assert opened.target.hidden is None
+
+
+@pytest.mark.parametrize("opened", ["glm4moe-echo"], indirect=True)
+def test_for_heads_without_room_the_target_keeps_no_rows(opened, monkeypatch):
+    def refuse(*_, **__):
+        raise SpecdecError("no room", "")
+
+    opened.target.hidden = None
+    monkeypatch.setattr("specdec_cli.llama.head_context.Passes", refuse)
+    with pytest.raises(SpecdecError, match="no room"):
+        HeadContext(opened.heads, opened.target, 9, 1, Interrupt())
+    assert opened.target.hidden is None
+
+
 @pytest.mark.parametrize("opened", ["step35-mtp3"], indirect=True)
 def test_several_layers_draft_one_place_each(opened, monkeypatch):
     chosen, own = [], extensions.choose_head
