@@ -47,7 +47,7 @@ class LlamaTarget:
         return logits
 
     def verify(self, pending: int, draft: Draft) -> Rows:
-        if len(self._again) + 1 + len(draft.tokens) > N_BATCH:
+        if self._agreement is None and len(self._again) + 1 + len(draft.tokens) > N_BATCH:
             self._context.decode(self._again)
             self._again = ()
         if draft.parents is not None:

@@ -109,6 +109,16 @@ def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(mo
         assert target.length == fill + 1 + accepted
 
 
+def test_many_tokens_are_read_again_in_pieces_that_agree(context, monkeypatch):
+    monkeypatch.setattr("specdec_cli.llama.target.N_BATCH", 16)
+    target, sizes = LlamaTarget(context, Agreement(2, 3, context.threads, (96, 320), {})), []
+    target.prefill([5, 6, 7])
+    target.commit(Verdict((), 0, "plain"), unread=[5] * 20)
+    context.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
+    target.verify(7, Draft())
+    assert sizes == [3] * 7
+
+
 @pytest.mark.parametrize(
     "changes",
     [
