@@ -69,10 +69,10 @@ def hidden_rows(context: Any, count: int, width: int) -> NDArray[np.float32]:
     address = _function("llama_get_embeddings_nextn")(context)
     if not address:
         raise SpecdecError("llama.cpp gives no hidden rows for this model", "Use another drafter.")
-    return _rows_at(address, count, width)
+    return rows_at(address, count, width)
 
 
-def _rows_at(address: int, count: int, width: int) -> NDArray[np.float32]:
+def rows_at(address: int, count: int, width: int) -> NDArray[np.float32]:
     """A view of rows in memory. numpy.ctypeslib.as_array takes ten times as long, and drafting reads rows often."""
     buffer: Any = (ctypes.c_float * (count * width)).from_address(address)
     return np.frombuffer(buffer, np.float32).reshape(count, width)
@@ -85,7 +85,7 @@ def give_layer(context: Any, layer: int) -> None:
 
 def layer_rows(context: Any, layer: int, count: int, width: int) -> NDArray[np.float32]:
     """(count, width): a layer's input in the last pass; valid until the next."""
-    return _rows_at(_function("llama_get_embeddings_layer_inp")(context, layer), count, width)
+    return rows_at(_function("llama_get_embeddings_layer_inp")(context, layer), count, width)
 
 
 def choose_head(context: Any, number: int) -> None:

@@ -154,7 +154,8 @@ class KVCache:
     def load(self, path: Path, most: int) -> list[int]:
         """Load the cells of a file; returns their tokens, none if llama.cpp refuses it. The cache must be empty.
 
-        llama.cpp ends the process if some bytes at the end are missing, and believes any others.
+        llama.cpp aborts the process on a truncated file, and doesn't detect changed bytes, so callers check the
+        checksum first.
         """
         array, count = (lib.llama_token * most)(), ctypes.c_size_t()
         name = os.fsencode(path)

@@ -32,10 +32,10 @@ _RULES = (
 # A global, because llama.cpp keeps a bare pointer to it.
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _user: object) -> None:
-    """llama.cpp's log goes to stderr when debugging; otherwise, only errors are kept."""
+    """Keeps llama.cpp's errors, and writes its log to stderr when debugging."""
     if os.environ.get("SPECDEC_DEBUG"):
         sys.stderr.write(text.decode("utf-8", "replace"))
-    elif level == _GGML_LOG_LEVEL_ERROR:
+    if level == _GGML_LOG_LEVEL_ERROR:
         recent_errors.append(text.decode("utf-8", "replace").strip())
 
 

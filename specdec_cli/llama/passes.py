@@ -97,8 +97,8 @@ class Batch:
         """Compute no rows for the tokens that were filled in."""
         self._output[: self.struct.n_tokens] = 0
 
-    def fill_texts(self, pieces: Iterable[tuple[int, Sequence[int], int, bool, int, object]]) -> None:
-        """Fill in pieces of several texts, each with its sequence and the arguments of `fill`."""
+    def fill_texts(self, pieces: Iterable[Piece]) -> None:
+        """Fill in pieces of several texts."""
         end = 0
         for sequence, tokens, first, all_rows, unread, _ in pieces:
             start, end = end, end + len(tokens)
@@ -194,9 +194,8 @@ class Passes:
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type
         elif not model.rewinds and self.max_rows - 1 <= MAX_SNAPSHOTS:
             params.n_rs_seq = self.max_rows - 1
-        if POLL is not None:
-            params.abort_callback = lib.ggml_abort_callback(POLL)
-            params.abort_callback_data = self.interrupt.address
+        params.abort_callback = lib.ggml_abort_callback(POLL)
+        params.abort_callback_data = self.interrupt.address
         library.recent_errors.clear()
         handle = model.call(lib.llama_init_from_model, model.handle, params)
         if self.interrupt.is_set():
@@ -231,9 +230,8 @@ class Passes:
         if address != self._address:
             # llama.cpp's buffer rarely moves, so the array isn't made for every pass. The buffer may be smaller than
             # the array, but slices never go beyond the rows that were requested.
-            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
             self._address = address
-            self._rows = np.ctypeslib.as_array(pointer, (self.all_rows, self._rows.shape[1]))
+            self._rows = extensions.rows_at(address, self.all_rows, self._rows.shape[1])
         return self._rows
 
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:

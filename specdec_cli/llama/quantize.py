@@ -116,11 +116,10 @@ def _next(lines: Queue[str | None], interrupt: Interrupt) -> str | None:
     raise Interrupted
 
 
-def _read(pipe: IO[bytes] | None, lines: Queue[str | None]) -> None:
-    if pipe:
-        with pipe:
-            for line in pipe:
-                lines.put(line.decode("utf-8", "replace"))
+def _read(pipe: IO[bytes], lines: Queue[str | None]) -> None:
+    with pipe:
+        for line in pipe:
+            lines.put(line.decode("utf-8", "replace"))
     lines.put(None)
 
 

@@ -102,10 +102,10 @@ def _reach(server: str, insecure: bool) -> str:
 
 
 def _claimed_devices(connection: socket.socket) -> int:
-    """How many devices a server says it has; 0 if it answers something else, about which ggml knows more.
+    """How many devices a server claims to have; 0 if the answer isn't the expected one: ggml then reports the error.
 
-    ggml takes memory for as many as it hears of, some 1.5 GB in the time that a call may take. All its other replies
-    have a fixed size.
+    ggml allocates memory for every device that a server claims, so the count is checked first. All other replies have a
+    fixed size.
     """
     connection.settimeout(PATIENCE_S)
     greeted, count = False, b""

@@ -23,6 +23,13 @@ INTEGRATED = Device("Vulkan0", "a small GPU", "integrated GPU", 50 << 30, 64 << 
 HANDLES = {device.name.lower(): 1000 + i for i, device in enumerate([*GPUS, INTEGRATED])}
 
 
+def test_errors_are_kept_while_debugging_too(monkeypatch, capsys):
+    monkeypatch.setenv("SPECDEC_DEBUG", "1")
+    library.recent_errors.clear()
+    library._on_log(4, b"load: it broke\n", None)
+    assert library.last_error() == "it broke" and capsys.readouterr().err == "load: it broke\n"
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """A machine with other devices than this one."""
