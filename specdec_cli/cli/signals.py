@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+from specdec_cli.decoding.errors import ENDING_SIGNALS
 
 
 class _Ended(KeyboardInterrupt):
@@ -108,8 +108,7 @@ async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
 
 def _obeyed() -> list[int]:
     """The numbers of the signals that end a command, without those that its parent ignores."""
-    numbers = {int(getattr(signal, name, signal.SIGINT)) for name in _NAMES}
-    return [number for number in sorted(numbers) if signal.getsignal(number) is not signal.SIG_IGN]
+    return [number for number in sorted(ENDING_SIGNALS) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _restoring_terminal() -> Callable[[], None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class SpecdecError(Exception):
     """A known failure. `str(error)` says what happened in one line; `hint` says what to do."""
@@ -36,6 +38,9 @@ class Interrupted(Exception):
 
     exit_code = 130
 
+
+ENDING_SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")}
+"""The signals that end a command, as far as this system has them."""
 
 _LONGEST_REASON = 200  # characters
 

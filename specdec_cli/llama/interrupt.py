@@ -17,14 +17,11 @@ from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import FrameType
 
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import ENDING_SIGNALS, Interrupted
 
 POLL = ctypes.cast(ctypes.pythonapi.PyThread_tss_is_created, ctypes.c_void_p).value
 """The abort callback, `bool (*)(void * data)`: a function of Python's C API that returns the int its argument points
 to, here the flag. Every system has it, and it needs no interpreter lock."""
-
-_SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")}
-"""All signals that end a command. What their usual handlers raise inside a callback of llama.cpp would be lost."""
 
 
 class Interrupt:
@@ -75,7 +72,8 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        # All: what their usual handlers raise inside a callback of llama.cpp would be lost. nohup ignores one.
+        caught = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._old_handlers = {number: signal.signal(number, self._on_signal) for number in caught}
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
@@ -102,7 +100,7 @@ class Interrupt:
     def _watch(self, reader: socket.socket) -> None:
         with reader:
             while received := reader.recv(1):
-                if received[0] in _SIGNALS:
+                if received[0] in ENDING_SIGNALS:
                     self._number = self._number or received[0]
                     self.set()
                 elif received[0] in self._old_handlers:  # Ctrl-Z, after `stop_with`

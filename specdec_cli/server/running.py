@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import ENDING_SIGNALS, SpecdecError
 from specdec_cli.server.answer_objects import error_object
 from specdec_cli.server.endpoints import Server
 
@@ -98,8 +98,7 @@ class _Uvicorn(uvicorn.Server):
         self._most_s = SimpleQueue[float]()
         """The seconds in which the process must end, once for each signal."""
         Thread(target=self._end_in_time, daemon=True).start()
-        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+        for number in ENDING_SIGNALS:
             signal.signal(number, self.handle_exit)  # until the process ends: nothing must disturb its closing
 
     @contextmanager
