@@ -8,6 +8,8 @@ import sys
 
 def main() -> None:
     """Run the command line. A signal while Python still imports is no error, and neither is a closed stream."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  # as below
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # open as long as the process

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from specdec_cli.cli.signals import ended_by_signals
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.display.terminal import SafeConsole, can_paint, neutralise_streams
+from specdec_cli.display.terminal import SafeConsole, can_paint, close, neutralise_streams
 
 if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt
@@ -73,7 +74,6 @@ def _reporting() -> Iterator[None]:
         yield
         return
     except _WrongUse as error:
-        code = 0
         if what := error.format_message():  # otherwise Typer has already printed the help
             code, command = 2, error.ctx.command_path if error.ctx else "specdec"
             complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"See {command} -h."))
@@ -91,7 +91,9 @@ def _reporting() -> Iterator[None]:
         if os.environ.get("SPECDEC_DEBUG"):
             raise
         where = error.filename or ("a temporary file" if isinstance(error, FileNotFoundError) else "the output")
-        complain(SpecdecError(f"can't use {where}: {error.strerror}", "Free some space, or write elsewhere."))
+        is_full = error.errno == errno.ENOSPC or not error.filename  # no name: an open file could not be written
+        to_do = "Free some space, or write elsewhere." if is_full else "Check its path and permissions."
+        complain(SpecdecError(f"can't use {where}: {error.strerror}", to_do))
         close(sys.stdout)
         close(sys.stderr)
         code = 1
@@ -125,8 +127,3 @@ def complain(error: SpecdecError) -> None:
         if to_do:
             print(f"  {to_do}", file=sys.stderr)
         sys.stderr.flush()
-
-
-def close(stream: TextIO) -> None:
-    """Send the rest of a stream to nowhere, so that flushing it when Python exits raises nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specdec_cli.cli.error_reporting import close
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import SafeConsole, StderrBar, status_line
+from specdec_cli.display.terminal import SafeConsole, StderrBar, close, status_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,7 +80,7 @@ def print_parts(
         with console.capture() as printed:
             console.print(*parts, sep="\n", style=style)
         lines = (line.rstrip() for line in printed.get().splitlines())  # tables fill their last column
-        print(*lines, sep="\n", file=console.file)
+        console.out(*lines, sep="\n")
         return
     for part in parts:
         console.print(part, style=style)

@@ -73,6 +73,11 @@ def write_lines(lines: Iterable[str]) -> None:
     (sys.stdout if sys.stdout.isatty() else raw(sys.stdout)).writelines(lines)
 
 
+def close(stream: TextIO) -> None:
+    """Send the rest of a stream to nowhere, so that flushing it when Python exits raises nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def can_paint(out: TextIO) -> bool:
     """Whether a stream is a terminal that understands control codes. FORCE_COLOR doesn't change that."""
     if not out.isatty() or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
@@ -105,6 +110,12 @@ class SafeConsole(Console):
 
     def show_cursor(self, show: bool = True) -> bool:
         return False
+
+    def on_broken_pipe(self) -> None:
+        """Without a reader of stdout, raise BrokenPipeError. Without one of stderr, go on: the answer matters more."""
+        if self.file is raw(sys.stdout):
+            raise BrokenPipeError
+        close(cast(TextIO, self.file))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, run, succeeded
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, run, specdec, succeeded
 from full_disk import full_disk
 
 from specdec_cli.measure import kept_comparisons
@@ -39,6 +39,11 @@ def test_a_full_disk_costs_no_older_file(recorded, room):
             done = call("replay", trace, "-o", recorded / name)
         assert done.exit_code in (1, 2) and "cannot write" in done.stderr and name in done.stderr
     assert contents(recorded) == before
+
+
+def test_the_disk_is_not_blamed_for_a_name_that_is_too_long(recorded):
+    done = specdec("replay", recorded / "run.jsonl", "-o", "x" * 300 + ".html")
+    assert_refused(done, 1, "File name too long", "Check its path")
 
 
 def test_of_a_new_recording_what_there_was_room_for_stays(tmp_path):

@@ -1,10 +1,12 @@
 """What is written, and where: streams, terminals, formats."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from driver import DRAFT, ESCAPE, PROMPT, SPECDEC, TARGET, assert_refused, run, 
 from terminal import Terminal
 
 from specdec_cli.cli.app import COMMANDS, load
+from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -101,11 +104,28 @@ def test_a_reader_that_goes_away(flags, lines):
     assert "Traceback" not in errors and "Exception ignored" not in errors
 
 
+@pytest.mark.parametrize(("stream", "ends"), [("stdout", pytest.raises(BrokenPipeError)), ("stderr", nullcontext())])
+def test_tables_end_without_a_reader_of_stdout_alone(monkeypatch, stream, ends):
+    """Not with Rich's exit code 1."""
+    read, write = os.pipe()
+    os.close(read)
+    with ends, os.fdopen(write, "w") as unread:
+        monkeypatch.setattr(sys, stream, unread)
+        for width in (None, 200):
+            print_parts("a", stderr=stream == "stderr", pipe_width=width)
+
+
 @pytest.mark.parametrize("stream", but_first(">&-", "<&-", "2>&-"))
 def test_a_closed_stream(stream):
     args = ["bash", "-c", f'exec "$@" {stream}', "bash", *SPECDEC, "run", PROMPT, "-n", "4"]
     done = subprocess.run(args, capture_output=True, timeout=30, check=False)
     assert b"Traceback" not in done.stderr and done.returncode == 0
+
+
+def test_a_command_that_would_ask_has_no_stdin():
+    args = ["bash", "-c", 'exec "$@" <&-', "bash", *SPECDEC, "pull", "nobody"]
+    done = subprocess.run(args, capture_output=True, timeout=30, check=False)
+    assert_refused(done, 2, "nobody")
 
 
 # --- how many lines a report has ------------------------------------------------------------------------------------
