@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.loading import context_of, loaded
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.cli.loading import context_of, loaded, require_template
 
 _CONTEXT = 8192
 """Tokens of context without -c, or fewer if the model was trained on fewer."""
@@ -32,16 +31,12 @@ def chat(
 
     /help lists the commands. In a pipe, each line is a message; put three quotes before and after several lines.
     """
-    from specdec_cli.gguf.chat_template import template_of
     from specdec_cli.weights.model_pair import check_pair
 
     settings = given.settings()
     pair = check_pair(settings)
-    if template_of(pair.target) is None:
-        raise UsageError(
-            f"{pair.target_path.name} has no chat template: it can only continue text",
-            "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
-        )
+    fix = "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b."
+    require_template(pair, "it can only continue text", fix)
     from specdec_cli.cli.chat_session import ChatSession, turns
     from specdec_cli.cli.prompt_input import asked_prediction
     from specdec_cli.engine.conversation import Conversation
@@ -64,8 +59,8 @@ def chat(
             session.say(
                 f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists the commands, Ctrl-D leaves"
             )
-        for turn in turns(session.take_draft):
-            session.take(turn)
+        for text, is_command in turns(session.take_draft):
+            session.take(text, is_command)
             if session.left:
                 break
         raise typer.Exit(session.exit_code)

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from specdec_cli import drafters
 from specdec_cli.chat import kept_conversations
+from specdec_cli.cli.edit import fence_around
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts, show_answer
 from specdec_cli.cli.prompt_input import read_file
@@ -53,10 +54,10 @@ class ChatSession:
         self._notes = set[str]()
         """Notes that were shown."""
 
-    def take(self, line: str) -> None:
+    def take(self, line: str, is_command: bool) -> None:
         """Handle a message or a command. After an error, the chat continues."""
         try:
-            if line.startswith("/"):
+            if is_command:
                 name, _, argument = line.partition(" ")
                 name = _ALIASES.get(name, name)
                 if name not in COMMANDS:
@@ -66,6 +67,8 @@ class ChatSession:
             elif line.strip():
                 attached, self.attached = self.attached, ""
                 self._run(self.conversation.ask(f"{attached}{line}"))
+        except Interrupted:
+            complain(SpecdecError("interrupted"))
         except SpecdecError as error:
             complain(error)
             if not sys.stdin.isatty():
@@ -79,13 +82,17 @@ class ChatSession:
         print_parts(what, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
     def _run(self, answer: Generation) -> None:
-        """Show an answer, keep it, and report on it."""
+        """Show an answer, keep what there is of it, and report on it. A message without an answer becomes the draft."""
         conversation, result, self.answer = self.conversation, answer.result, None
         if conversation.n_dropped:
             self.say(f"the context is full: the model no longer sees the first {conversation.n_dropped} messages")
-        self._show(answer)
-        if result.text or result.complete:
-            conversation.keep(answer)
+        try:
+            self._show(answer)
+        finally:
+            if result.text or result.complete:
+                conversation.keep(answer)
+            elif not conversation.answered:
+                self.draft = conversation.undo() or ""
         self.answer = answer
         self.say(turn_line(result.metrics, result.baseline))
 
@@ -177,8 +184,9 @@ class ChatSession:
 
     def do_file(self, argument: str) -> None:
         """add a file before the next message: /file PATH"""
-        text = read_file(expanded(argument))
-        self.attached += f"{argument}:\n```\n{text}\n```\n\n"
+        text = read_file(expanded(argument), "file")
+        fence = fence_around(text)
+        self.attached += f"{argument}:\n{fence}\n{text}\n{fence}\n\n"
         self.say(f"{len(text):,} characters come before the next message")
 
     def do_save(self, argument: str) -> None:
@@ -247,8 +255,8 @@ def in_words(name: str, value: object, settings: Settings) -> str:
     return str(value)
 
 
-def turns(draft: Callable[[], str]) -> Iterator[str]:
-    """The lines of the chat, each a message or a command. draft: the text that the next line starts with, from `/edit`.
+def turns(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
+    """The messages and commands of the chat, and whether each is a command. draft: what the next line starts with.
 
     A script is UTF-8, whatever the system's own encoding is. Raises UsageError if it isn't.
     """
@@ -263,19 +271,19 @@ def turns(draft: Callable[[], str]) -> Iterator[str]:
         raise UsageError("standard input is not UTF-8 text", "Convert it first, with iconv.") from None
 
 
-def _scripted(lines: Iterator[str]) -> Iterator[str]:
+def _scripted(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """The lines of a script; the lines between two fences are one message."""
     for line in lines:
         text = line.rstrip("\r\n")
-        if text.startswith(FENCE):
+        if fenced := text.startswith(FENCE):
             text = text.removeprefix(FENCE)
             while FENCE not in text and (more := next(lines, "")):
-                text += f"\n{more.rstrip()}"
+                text += "\n" + more.rstrip("\r\n")
             text = text.partition(FENCE)[0].strip("\n")
-        yield text
+        yield text, text.startswith("/") and not fenced
 
 
-def _typed(draft: Callable[[], str]) -> Iterator[str]:
+def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
     """Lines typed in an editor with history, completion of commands, and messages of several lines by Alt-Enter or a
     fence. Ctrl-C discards the line, Ctrl-D ends the chat.
     """
@@ -318,7 +326,7 @@ def _typed(draft: Callable[[], str]) -> Iterator[str]:
                 super().store_string(string)
 
     session: PromptSession[str] = PromptSession(
-        output=create_output(raw(sys.stdout)),  # it needs control codes, and escapes typed text itself
+        output=create_output(raw(sys.stdout if sys.stdout.isatty() else sys.stderr)),  # it escapes typed text itself
         history=KeptHistory(kept),
         auto_suggest=AutoSuggestFromHistory(),
         completer=WordCompleter(list(COMMANDS), sentence=True),
@@ -336,6 +344,8 @@ def _typed(draft: Callable[[], str]) -> Iterator[str]:
         except EOFError:
             return
         else:
+            # Several lines may be code that begins with a comment. A system message may have several lines, too.
+            is_command = text.startswith("/") and ("\n" not in text or text.startswith("/system "))
             if text.lstrip().startswith(FENCE):
                 text = text.replace(FENCE, "").strip("\n")
-            yield text
+            yield text, is_command

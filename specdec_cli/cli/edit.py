@@ -13,11 +13,12 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.cli.loading import loaded
+from specdec_cli.cli.loading import loaded, require_template
 from specdec_cli.cli.output import print_parts, require_place, show_answer, write_file
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, write_lines
+from specdec_cli.user_files import is_file
 
 _MOST_BYTES = 1 << 22
 _SPARE = 256
@@ -45,18 +46,19 @@ class Passage:
     @classmethod
     def read(cls, path: Path, lines: str | None) -> Passage:
         """lines: FIRST:LAST, counted from 1; None: all. Raises UsageError if it isn't text or has no such lines."""
-        if not path.is_file():
+        if not is_file(path):
             raise UsageError(f"{path} is not a file", "Name a text file.")
         try:
             with path.open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
-            text = data.decode()
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}", "Check its path and permissions.") from None
-        except UnicodeDecodeError:
-            raise UsageError(f"{path} is not UTF-8 text", "Convert it first, with iconv.") from None
         if len(data) > _MOST_BYTES:
             raise UsageError(f"{path} has more than {_MOST_BYTES >> 20} MiB", "Name a smaller file.")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is not UTF-8 text", "Convert it first, with iconv.") from None
         if "\0" in text:
             raise UsageError(f"{path} is not text: it holds zero bytes", "Name a text file.")
         crlf = 0 < text.count("\n") == text.count("\r\n")
@@ -68,19 +70,14 @@ class Passage:
             raise UsageError(f"there is nothing to change in {path}", "Name a file, or lines, with text.")
         return cls(path, data, mark + before, chosen, behind, crlf)
 
-    @property
-    def fence(self) -> str:
-        """Marks the beginning and the end of the text in a prompt; longer than any fence in the text."""
-        return "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(self.text))])
-
     def prompt(self, instruction: str) -> str:
         """What the model is asked."""
         part = bool(self.before or self.behind)
         what, whole = ("these lines of", "all of these lines") if part else ("the file", "the whole file")
-        body = self.text if self.text.endswith("\n") else f"{self.text}\n"
+        body, fence = self.text if self.text.endswith("\n") else f"{self.text}\n", fence_around(self.text)
         return (
             f"Change {what} {self.path.name} as follows: {instruction}\n\nKeep everything else exactly as it is. "
-            f"Reply with {whole}, changed, in one code block, and nothing else.\n\n{self.fence}\n{body}{self.fence}"
+            f"Reply with {whole}, changed, in one code block, and nothing else.\n\n{fence}\n{body}{fence}"
         )
 
     def changed(self, answer: str) -> str:
@@ -88,9 +85,11 @@ class Passage:
         no code block and resembles the text. Raises SpecdecError if the answer is anything else.
         """
         answer = answer if "\r" in self.text else answer.replace("\r\n", "\n")
-        answer = answer.rpartition("</think>")[2].strip("\n")
+        if "</think>" not in self.text or answer.lstrip().startswith("<think>"):  # some templates write <think>
+            answer = answer.split("</think>", 1)[-1]
+        answer = answer.strip("\n")
         opening = _FENCE.search(answer)
-        if opening and len(opening[1]) >= len(self.fence):
+        if opening and len(opening[1]) >= len(fence_around(self.text)):
             closing = re.compile(rf"^`{{{len(opening[1])},}}[ \t]*$", re.MULTILINE).search(answer, opening.end())
             text = answer[opening.end() + 1 : closing.start()] if closing else ""
         else:
@@ -111,6 +110,11 @@ class Passage:
             same = False
         if not same:
             raise SpecdecError(f"{self.path} has changed since it was read", "Nothing was written. Run the edit again.")
+
+
+def fence_around(text: str) -> str:
+    """Marks the beginning and the end of a text in a prompt; longer than any fence in the text."""
+    return "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(text))])
 
 
 def _range(lines: str | None, count: int) -> tuple[int, int]:
@@ -140,7 +144,6 @@ def edit(
 
     On a terminal, specdec asks before it writes. In a pipe, it writes only with --write.
     """
-    from specdec_cli.gguf.chat_template import template_of
     from specdec_cli.weights.model_pair import check_pair
 
     passage = Passage.read(file, lines)
@@ -150,11 +153,8 @@ def edit(
         require_place(file)
     settings = given.settings()
     pair = check_pair(settings)
-    if template_of(pair.target) is None:
-        raise UsageError(
-            f"{pair.target_path.name} has no chat template: it cannot follow an instruction",
-            "Use an instruct model: specdec edit -p qwen2.5-coder-1.5b ...",
-        )
+    fix = "Use an instruct model: specdec edit -p qwen2.5-coder-1.5b ..."
+    require_template(pair, "it cannot follow an instruction", fix)
     from specdec_cli.display.parts import EDIT_STYLES
     from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 
@@ -168,19 +168,21 @@ def edit(
                 f"the edit needs {read + tokens:,} tokens, the context holds {n_ctx:,}",
                 "Change fewer lines: --range A:B.",
             )
-        expected = f"{passage.fence}\n{passage.text.rstrip()}\n{passage.fence}"
+        fence = fence_around(passage.text)
+        expected = f"{fence}\n{passage.text.rstrip()}\n{fence}"
         speculative = SpeculativeConfig(prediction=expected if settings.chain.reads_texts else None)
         answer = session.start(prompt, SamplingParams(max_tokens=most), speculative)
         answer.result.unmeasured = ""
-        error = show_answer(session, answer, as_json=not can_paint(sys.stdout), styles=EDIT_STYLES)
+        error = show_answer(session, answer, shown=can_paint(sys.stdout), styles=EDIT_STYLES)
         print_run_report(session, answer, verbose, {}, legend_too=False)
         if error:
             raise error
     if interrupt.exit_code:
         print("Nothing was written.", file=sys.stderr)
         raise typer.Exit(interrupt.exit_code)
-    if answer.result.finish_reason != "stop":
-        raise SpecdecError("the answer was cut off: nothing was written", "Give it more tokens (-n), or fewer lines.")
+    if (reason := answer.result.finish_reason) != "stop":
+        fix = "Use a larger -c" if reason == "context" else "Give it more tokens (-n)"
+        raise SpecdecError("the answer was cut off: nothing was written", f"{fix}, or fewer lines (--range).")
     old, new = passage.data.decode(), passage.changed(answer.result.text)
     if new == old:
         print("Nothing changed.", file=sys.stderr)

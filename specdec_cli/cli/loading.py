@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ def loaded(settings: Settings, pair: ModelPair, interrupt: Interrupt, silent: bo
             engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
             engine.weights.read_corpus(interrupt, say)
         yield engine
+
+
+def require_template(pair: ModelPair, so: str, fix: str) -> None:
+    """Raise UsageError if the target has no chat template. so: what that means for the command."""
+    from specdec_cli.gguf.chat_template import template_of
+
+    if template_of(pair.target) is None:
+        raise UsageError(f"{pair.target_path.name} has no chat template: {so}", fix)
 
 
 def context_of(settings: Settings, pair: ModelPair, usual: int) -> int:

@@ -97,17 +97,20 @@ def show_answer(
     session: Session,
     answer: Generation,
     trace: TraceFile | None = None,
-    as_json: bool = False,
+    shown: bool = True,
     quiet: bool = False,
     styles: Mapping[Origin, Style] | None = None,
 ) -> SpecdecError | None:
-    """Write an answer and show it. It ends early if the reader goes away. Returns the error if the target fails."""
+    """Write an answer and show it. It ends early if the reader goes away. Returns the error if the target fails.
+
+    shown: False if only the trace takes it. Raises Interrupted if Ctrl-C comes before the answer has begun.
+    """
     from specdec_cli.display.live import LiveDisplay, on_stdout
 
-    silent = quiet or as_json
+    silent = quiet or not shown
     with status_line("measuring which passes round alike", silent or not session.settings.bitwise):
         answer.prepare()
-    display = None if as_json else on_stdout(answer.result.settings.max_tokens, quiet, styles)
+    display = on_stdout(answer.result.settings.max_tokens, quiet, styles) if shown else None
     session.clock = session.interrupt.clock
     session.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
@@ -122,9 +125,10 @@ def show_answer(
                     part.show(event)
         except SpecdecError as failure:
             error = failure
-        session.models.show_reading(None)  # later prompts are not of this answer
-        if display is not None:
-            display.close()
+        finally:
+            session.models.show_reading(None)  # later prompts are not of this answer
+            if display is not None:
+                display.close()
     except BrokenPipeError:
         close(sys.stdout)
     return error

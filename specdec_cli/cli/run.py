@@ -115,7 +115,7 @@ def run(
     ):
         session = engine.session()
         answer = session.start(text, sampling, speculative, system=system, raw=raw)
-        error = show_answer(session, answer, record, json_, quiet)
+        error = show_answer(session, answer, record, not json_, quiet)
         if baseline and answer.result.complete:
             with status_line("measuring the target alone", silent):
                 answer.measure_baseline()

@@ -1,7 +1,9 @@
 """`specdec chat`: a script in a pipe, and a person at a terminal."""
 
+import io
 import re
 import signal
+import sys
 import time
 from dataclasses import replace
 
@@ -11,10 +13,13 @@ from terminal import Terminal
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
-from specdec_cli.cli.chat_session import COMMANDS
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.cli.chat_session import COMMANDS, ChatSession, turns
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.rules import RULES
+from specdec_cli.display.live import PlainDisplay
+from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.session import Generation
+from specdec_cli.llama.target import LlamaTarget
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +34,9 @@ def script(models, *lines, more=()):
     return done.exit_code, done.stdout, done.stderr
 
 
-def at_terminal(*args):
+def at_terminal(*args, **options):
     """A terminal that answers no questions of where the cursor is."""
-    return Terminal("chat", *args, size=(40, 100), env={"PROMPT_TOOLKIT_NO_CPR": "1"})
+    return Terminal("chat", *args, size=(40, 100), env={"PROMPT_TOOLKIT_NO_CPR": "1"}, **options)
 
 
 def prompted(terminal):
@@ -84,6 +89,18 @@ def test_a_script_of_turns(models, tmp_path):
     assert out.count("\n") >= 5
 
 
+def test_text_between_fences_is_a_message_just_as_it_is(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"""// x  \ny  \n"""\n"""/clear"""\n/help\n'))
+    assert list(turns(str)) == [("// x  \ny  ", False), ("/clear", False), ("/help", True)]
+
+
+def test_a_file_with_fences_gets_longer_ones(tmp_path):
+    (tmp_path / "page.md").write_text("```\nmake\n```\n")
+    session = ChatSession(None, None)
+    session.do_file(str(tmp_path / "page.md"))
+    assert session.attached.endswith(":\n````\n```\nmake\n```\n````\n\n")
+
+
 def test_show_prints_words(models):
     _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/show", more=["--drafter", "auto"])
     said = {" ".join(line.split()) for line in err.splitlines()}
@@ -115,11 +132,37 @@ def test_alone_is_interrupted_while_it_compares(models, monkeypatch):
     assert "there is no answer to compare with" in err and code == 2
 
 
+def test_ctrl_c_before_an_answer_begins_ends_only_that_answer(models, monkeypatch):
+    """As while passes are measured. The message is dropped, and the display closed."""
+
+    def interrupted(*_):
+        raise Interrupted
+
+    closed = []
+    monkeypatch.setattr(Drafting, "policy", interrupted)
+    monkeypatch.setattr(PlainDisplay, "close", lambda _: closed.append(True))
+    code, _, err = script(models, "one", "/show")
+    assert (code, len(closed)) == (0, 1) and "specdec: interrupted\n" in err and "0 messages" in err
+
+
+def test_an_answer_that_fails_is_kept_as_far_as_it_came(models, monkeypatch):
+    verify, calls = LlamaTarget.verify, iter(range(10**6))
+
+    def fail(self, *args):
+        if next(calls) == 1:
+            raise SpecdecError("the GPU is lost", "Restart.")
+        return verify(self, *args)
+
+    monkeypatch.setattr(LlamaTarget, "verify", fail)
+    code, _, err = script(models, "one", "/show")
+    assert code == 1 and "the GPU is lost" in err and "2 messages" in err
+
+
 def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
     wrong = ["/nope", "/set", "/set temp hot", "/set drafter magic", "/drafts maybe", "/alone", "/edit", "/save a/b"]
-    code, _, err = script(models, *wrong, "/load none", f"/file {tmp_path}", "one", "x" * 4000, "two")
-    assert err.count("specdec: ") == 11 and "Traceback" not in err and code == 1
-    assert err.count("tokens/s, ") == 2
+    code, _, err = script(models, *wrong, "/load none", f"/file {tmp_path}", "/file a\0b", "one", "x" * 4000, "two")
+    assert err.count("specdec: ") == 12 and "Traceback" not in err and code == 1
+    assert err.count("tokens/s, ") == 2 and err.count("cannot read the file ") == 2
 
 
 def test_a_data_folder_that_cannot_be_written(models, tmp_path, monkeypatch):
@@ -163,8 +206,8 @@ def test_at_a_terminal(models):
         terminal.press(b" on\r")
         terminal.read(until="drafts are on")
         enter(terminal, b"/edit", "> one")
-        terminal.press(b"\x7f\x7f\x7ftwo")
-        terminal.read(until="two")
+        terminal.press(b"\x7f\x7f\x7f/two")
+        terminal.read(until="/two")
         terminal.press(
             b"\x1b\r"
         )  # by itself: a busy terminal may split what is typed at once, and Escape is a key, too
@@ -177,6 +220,14 @@ def test_at_a_terminal(models):
         prompted(terminal)
         terminal.press(b"\x04")
         assert terminal.ended() == 0
+
+
+def test_what_is_typed_does_not_come_into_the_file_of_the_answers(models):
+    with at_terminal(*models, streams=("stdin", "stderr")) as terminal:
+        enter(terminal, b"zebra", "tokens kept")
+        prompted(terminal)
+        terminal.press(b"\x04")
+        assert terminal.ended() == 0 and b"zebra" not in terminal.process.stdout.read()
 
 
 @pytest.mark.slow

@@ -86,6 +86,14 @@ def test_a_text_with_fences_gets_longer_ones(tmp_path):
     assert passage.changed(f"````\n{changed}````") == passage.changed(changed) == changed
 
 
+def test_a_text_about_thoughts_loses_nothing(tmp_path):
+    path = tmp_path / "code.py"
+    path.write_text('begin = "<think>"\nend = "</think>"\nx = 1\n')
+    new = path.read_text().replace("1", "2")
+    for answer in (new, f"```\n{new}```", f"<think>Hm.</think>\n\n```\n{new}```"):
+        assert Passage.read(path, None).changed(answer) == new
+
+
 def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
     monkeypatch.setattr(command, "show_answer", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     monkeypatch.setattr(command, "print_run_report", lambda *_, **__: None)
@@ -154,9 +162,11 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file, chatting, monkeypatch
     assert code == 1 and "has changed since it was read" in err and file.read_text() == "mine\n"
 
 
-def test_an_answer_that_was_cut_off_is_not_written(file, chatting):
+def test_an_answer_that_was_cut_off_is_not_written(file, chatting, monkeypatch):
     code, _, err = invoke(file, "Rename.", *chatting, "-n", 4, "--write", "-c", 1024)
-    assert code == 1 and "cut off" in err and file.read_text() == TEXT
+    assert code == 1 and "cut off" in err and "(-n)" in err and file.read_text() == TEXT
+    answering(monkeypatch, "```\nnew", reason="context")
+    assert "Use a larger -c" in invoke(file, "Rename.", *chatting)[2]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +179,7 @@ def test_an_answer_that_was_cut_off_is_not_written(file, chatting):
         (b"a\n", ["--range", "9" * 5000], "cannot be '999"),
         (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
         (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
+        pytest.param("\u00e9".encode() * ((2 << 20) + 1), [], "has more than 4 MiB", id="cut inside a character"),
     ],
 )
 def test_what_cannot_be_edited_is_refused_in_two_lines(tmp_path, chatting, data, more, what):
@@ -180,4 +191,5 @@ def test_what_cannot_be_edited_is_refused_in_two_lines(tmp_path, chatting, data,
 
 def test_no_file_and_a_model_without_a_template_are_refused(tmp_path, file):
     assert_refused(call("edit", tmp_path, "Change it."), 2, "is not a file")
+    assert_refused(call("edit", "x" * 300, "Change it."), 2, "is not a file")
     assert_refused(call("edit", file, "Change it."), 2, "has no chat template")
