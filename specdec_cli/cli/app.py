@@ -55,10 +55,14 @@ def load(name: str) -> Any:
 
 class _Commands(ErrorReporting):
     def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # Typer has no public Context type
-        """The command and its arguments. Raises UsageError for letters attached to a short option."""
-        name, _, rest = super().resolve_command(ctx, args)
-        command = load(str(name))
-        refuse_glued(command, rest)
+        """The command and its arguments. Raises UsageError for letters attached to a short option.
+
+        Completion must not fail: there, letters are accepted, and an unknown command is None.
+        """
+        name, command, rest = super().resolve_command(ctx, args)
+        command = command and load(str(name))
+        if not ctx.resilient_parsing:
+            refuse_glued(command, rest)
         return name, command, rest
 
 

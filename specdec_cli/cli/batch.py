@@ -15,6 +15,7 @@ from specdec_cli.cli.serve import open_slots
 from specdec_cli.cli.signals import cancelled_by_signals
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
+from specdec_cli.user_files import is_file
 
 if TYPE_CHECKING:
     from specdec_cli.server.batch_run import BatchRun
@@ -38,7 +39,7 @@ def batch(
 
     from specdec_cli.server.batch_run import BatchRun
 
-    if source.exists() and output.exists() and source.samefile(output):
+    if is_file(source) and is_file(output) and source.samefile(output):
         raise UsageError("the answers would overwrite the requests", "Give -o another file.")
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", "Create it first.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from contextlib import ExitStack
@@ -52,7 +53,7 @@ def compare(
     repeat: Annotated[int, typer.Option(help="Rounds per prompt, in alternating order.")] = 2,
     raw: opt.Raw = False,
     system: opt.System = None,
-    json_: Annotated[bool, _output("--json", help="Print all data as one JSON object.")] = False,
+    json_: Annotated[bool, _output("--json", help="Print all data as JSON.")] = False,
     md: Annotated[bool, _output("--md", help="Print Markdown, to paste into an issue.")] = False,
     html: Annotated[
         Path | None, _output("--output", "-o", metavar="FILE.html", help="Write a page with charts to this file.")
@@ -108,13 +109,14 @@ def _command(arguments: list[str]) -> str:
     """The command line, with file names instead of paths: others may see it on a page, and paths may name the user."""
     shown = []
     for argument in arguments:
-        option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
-        path = Path(value)
+        match = re.match(r"--.*=|-[A-Za-z]+", argument, re.DOTALL)
+        option = match[0] if match else ""
+        path = Path(argument.removeprefix(option))
         try:
             is_file = path.is_absolute() or path.exists()
         except OSError:  # a prompt that is too long for a file name
             is_file = False
-        shown.append(f"{option}{equals}{path.name}" if is_file else argument)
+        shown.append(f"{option}{path.name}" if is_file else argument)
     return shlex.join(["specdec", *shown])
 
 
@@ -122,7 +124,12 @@ def _list(as_json: bool) -> None:
     from specdec_cli.measure import kept_comparisons
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in kept_comparisons.kept()]
-    print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
+    if as_json:
+        print(json_text(entries))
+    elif entries:
+        print("\n".join(f"{each['name']}  {each['when']}" for each in entries))
+    else:
+        print("No results are saved.", file=sys.stderr)
 
 
 def _write_page(result: ComparisonResult, place: Path) -> None:

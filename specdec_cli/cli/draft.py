@@ -184,7 +184,9 @@ def _train(
     temps: Annotated[str, typer.Option(metavar="T[,T...]", help="Temperatures of the answers.")] = "0,0.8",
     raw: opt.Raw = False,
     minutes: Annotated[float, typer.Option(help="Minutes of training, after the answers are written.")] = 20.0,
-    steps: Annotated[int | None, typer.Option(help="Train this many steps instead of --minutes; repeatable.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Train this many steps instead of --minutes, so that a run can be repeated.")
+    ] = None,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.003,
     work: Annotated[
         Path | None,

@@ -43,9 +43,10 @@ def read_file(file: Path, what: str = "prompt file") -> str:
     try:
         with file.open("rb") as opened:
             return _decoded(opened, str(file)).rstrip("\r\n")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
         to_do = "Check its path and permissions."
-        raise UsageError(f"cannot read the {what} {file}: {error.strerror}", to_do) from None
+        raise UsageError(f"cannot read the {what} {file}: {reason}", to_do) from None
 
 
 def asked_prediction(given: str | None, settings: Settings) -> str | None:
@@ -82,7 +83,7 @@ def _piped() -> str | None:
     """All text that is piped or redirected into standard input; None for a terminal or a device."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError, AttributeError):  # closed, or not a real file
+    except (OSError, ValueError):  # not a real file
         return None
     if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
         return None

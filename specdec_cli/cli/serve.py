@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specdec_cli.server.request_answering import Answering
 
 _CONTEXT = 4096
-"""Tokens of context of a slot where -c does not say, or as many as the model was trained on."""
+"""Tokens of context of a slot without -c, or fewer if the model was trained on fewer."""
 
 
 @opt.takes(*opt.ALL)

@@ -78,7 +78,8 @@ def test_bad_lines_are_reported_and_stop_nobody(models, tmp_path):
 
 def test_files_that_cannot_be_used(models, tmp_path):
     source = requests(tmp_path / "in.jsonl", 1)
-    assert_refused(call("batch", *models, tmp_path / "none", "-o", tmp_path / "out"), 2, "cannot read")
+    for name in ("none", "x" * 300):
+        assert_refused(call("batch", *models, tmp_path / name, "-o", tmp_path / "out"), 2, "cannot read")
     assert_refused(call("batch", *models, source, "-o", source), 2, "overwrite the requests")
     (tmp_path / "other").write_text("something else\n")
     assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "is not an answer")

@@ -10,6 +10,7 @@ from claims import ratios_in
 from driver import DRAFT, TARGET, assert_refused, call, succeeded
 from exactness import second_best
 
+from specdec_cli.cli import compare as command
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.display import comparison_tables
@@ -83,6 +84,7 @@ def test_results_are_kept_and_compared_with():
     def against(*args):
         return " ".join(compare(*args, "--against", "first").stdout.split())
 
+    assert (before := compare("--list")).stdout == "" and "No results" in before.stderr
     assert compare(*PROMPTS, "--save", "first").exit_code == 0
     assert list(kept_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
     same = against(*PROMPTS)
@@ -96,6 +98,11 @@ def test_results_are_kept_and_compared_with():
     assert "first  20" in compare("--list").stdout
     (kept,) = json.loads(compare("--list", "--json").stdout)
     assert kept["name"] == "first" and kept["when"].startswith("20")
+
+
+def test_the_command_on_a_page_names_no_folder():
+    typed = ["-m/home/alice/x.gguf", "-o", "/home/alice/page.html", "--draft=/home/alice/y.gguf", "-n20", "def f(x):"]
+    assert command._command(typed) == "specdec -mx.gguf -o page.html --draft=y.gguf -n20 'def f(x):'"
 
 
 # --- what fails, and interrupts ---

@@ -12,7 +12,7 @@ from hub_pairs import own_profile
 from typer.testing import CliRunner
 
 from specdec_cli.cli import completion
-from specdec_cli.cli.app import app
+from specdec_cli.cli.app import COMMANDS, app
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs import pulled_pairs as pairs
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
@@ -86,6 +86,8 @@ def as_specdec(*args: str, **env: str) -> str:
         ("specdec run --drafter look", ["lookahead"]),
         ("specdec compare --prompts c", ["chat", "code", "creative"]),
         ("specdec tune --what-if h", ["h200"]),
+        ("specdec run -fa --accept ma", ["match"]),
+        ("specdec nosuch ", [*COMMANDS]),
     ],
 )
 def test_bash(here, line, offers):
