@@ -52,12 +52,12 @@ _RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts", "temp": "te
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model file. cache_bytes: the size of its KV cache."""
+    """A model file. cache_bytes: the size of its KV cache with the result's context, so not a part of what it is."""
 
     file: str
     parameters: int
     bytes: int
-    cache_bytes: int
+    cache_bytes: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def test_results_are_kept_and_compared_with():
     assert (before := compare("--list")).stdout == "" and "No results" in before.stderr
     assert compare(*PROMPTS, "--save", "first").exit_code == 0
     assert list(kept_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
-    same = against(*PROMPTS)
+    same = against(*PROMPTS, "-c", 1024)  # another context, with the same models
     assert "then" in same and "target alone" in same.split("not paired")[1]
     for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
         assert "no variant and prompt in common" in against(*other)  # other prompts, another sampling
