@@ -126,9 +126,9 @@ def pull(
     """Download a profile's pair, or a target and, if given, a draft. An interrupted download continues.
 
     name: for the pair, so that `load` finds it; by default from its files. verify: compute the checksums of files that
-    are here already. translate: accept a draft with another tokenizer. progress: called with a file's name, its state
-    ("begin", "fetch", "wait", "check" or "done") and the bytes on this machine; by default, progress appears as bars in
-    a notebook or on a terminal, otherwise as lines on stderr.
+    are here already. translate: accept a draft with another tokenizer. progress: called with a file's repository and
+    name ("org/repo/file.gguf"), its state ("begin", "fetch", "wait", "check" or "done") and the bytes on this machine;
+    by default, progress appears as bars in a notebook or on a terminal, otherwise as lines on stderr.
 
     Raises UsageError on wrong names, IncompatiblePair before any weights are fetched, DownloadError if the Hub fails or
     the disk is full.
@@ -144,7 +144,7 @@ def pull(
         raise IncompatiblePair(f"the tokenizers of draft and target differ: {plan.check.reason}", fix)
     if progress is not None:
         return download.run(plan, progress)
-    with notebook.DownloadBars(plan.files) if notebook.is_running() else DownloadDisplay(plan.files) as display:
+    with notebook.DownloadBars(plan.sizes) if notebook.is_running() else DownloadDisplay(plan.sizes) as display:
         return download.run(plan, display)
 
 

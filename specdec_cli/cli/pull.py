@@ -104,7 +104,7 @@ def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> Download
     from specdec_cli.display.pair_tables import DownloadDisplay
 
     try:
-        with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as progress:
+        with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.sizes) as progress:
             return download.run(plan, progress)
     except KeyboardInterrupt:
         raise Interrupted("; the same command continues the download") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from time import monotonic
 from types import TracebackType
@@ -16,7 +16,6 @@ from specdec_cli.display import comparison_html
 from specdec_cli.display.player import underlined
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure.compare import ComparisonResult
-from specdec_cli.pairs.pair_download import PlannedFile
 from specdec_cli.user_files import format_bytes
 
 _COLOURS: dict[Origin, str] = {"accepted": "#1a8039", "correction": "#a06000", "bonus": "#0e7a96", "forced": "#8a55e0"}
@@ -70,8 +69,8 @@ def is_running() -> bool:
 class DownloadBars:
     """Shows the progress of downloads as bars in a notebook's cell. Called as `hub.download.DownloadProgress`."""
 
-    def __init__(self, files: Sequence[PlannedFile]) -> None:
-        self._sizes = {file.name: file.size for file in files}
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
         self._done = dict.fromkeys(self._sizes, 0)
         self._cell: Any = None
         self._shown_at = 0.0

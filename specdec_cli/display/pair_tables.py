@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from rich.console import Group, RenderableType
@@ -23,7 +23,7 @@ from specdec_cli.display.tables import FittingTable, Folding, label_grid, lines_
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
-from specdec_cli.pairs.pair_download import DownloadPlan, PlannedFile
+from specdec_cli.pairs.pair_download import DownloadPlan
 from specdec_cli.pairs.pair_list import PairDetails, PairSummary
 from specdec_cli.user_files import format_bytes
 
@@ -198,11 +198,11 @@ _DOWNLOAD_STATES = {"check": "checking", "wait": "another specdec downloads it",
 class DownloadDisplay(ExitStack):
     """Shows the progress of downloads on stderr. On a terminal it shows all files, with rate and time left."""
 
-    def __init__(self, files: Sequence[PlannedFile]) -> None:
+    def __init__(self, sizes: Mapping[str, int]) -> None:
         super().__init__()
         self._out = SafeConsole(stderr=True, soft_wrap=True)
         self._begun = ""  # a new attempt at the same file gets no new line
-        self._sizes = {file.name: file.size for file in files}
+        self._sizes = sizes
         self._tasks: dict[str, TaskID] = {}
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
@@ -214,10 +214,10 @@ class DownloadDisplay(ExitStack):
             console=SafeConsole(stderr=True),
         )
         if can_paint(sys.stderr):
-            for file in files:
-                name = file.name.rpartition("/")[2]
-                name = name if len(name) <= 36 else f"…{name[-35:]}"  # quantisations and parts differ at the end
-                self._tasks[file.name] = self._bars.add_task(name, total=file.size, state="")
+            for name, size in sizes.items():
+                short = name.rpartition("/")[2]
+                short = short if len(short) <= 36 else f"…{short[-35:]}"  # quantisations and parts differ at the end
+                self._tasks[name] = self._bars.add_task(short, total=size, state="")
             self.callback(self._bars.stop)
 
     def __call__(self, name: str, state: str, done: int) -> None:

@@ -63,9 +63,10 @@ class DownloadPlan:
     notes: tuple[str, ...]
 
     @property
-    def files(self) -> tuple[PlannedFile, ...]:
-        """The files on the Hub, the target's first."""
-        return (*self.target.files, *(self.draft.files if self.draft else ()))
+    def sizes(self) -> dict[str, int]:
+        """The size of each file on the Hub, by repository and name, the target's first."""
+        remotes = [model.remote for model in (self.target, self.draft) if model and model.remote]
+        return {f"{remote.repo}/{file.name}": file.size for remote in remotes for file in remote.files}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from driver import DRAFT, TARGET
 from engines import loaded
-from hub_pairs import BIG, NAME, SMALL
+from hub_pairs import BIG, BIG_FILE, NAME, SMALL, SMALL_FILE
 from serving import TEMPLATE
 
 from specdec_cli import (
@@ -126,6 +126,7 @@ def test_what_is_missing_is_pulled_if_that_is_asked_for():
     with load(**pair, download=True, progress=lambda *said: told.append(said), threads=1) as engine:
         assert engine.generate(PROMPT, SamplingParams(max_tokens=3)).text
     assert {state for _, state, _ in told} >= {"begin", "done"}
+    assert {name for name, *_ in told} == {f"{BIG}/{BIG_FILE}", f"{SMALL}/{SMALL_FILE}"}, "also for files of one name"
     again = pull(**pair)
     assert again.already and again.name == NAME
     with load(NAME, threads=1) as engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -22,8 +23,9 @@ _CHUNK = 1 << 20  # bytes; a killed process loses at most one
 
 DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
 DownloadProgress = Callable[[str, DownloadState, int], None]
-"""Called with a file's name, its state (an attempt begins, bytes arrive, another process downloads the same file, the
-checksum is computed, the file is complete), and the bytes on this machine."""
+"""Called with a file's repository and name ("org/repo/file.gguf"), its state (an attempt begins, bytes arrive, another
+process downloads the same file, the checksum is computed, the file is complete), and the bytes on this machine."""
+_FileProgress = Callable[[DownloadState, int], None]
 
 
 def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
@@ -33,19 +35,19 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
     function fetches the bytes, and names them after the checksum that it computes. Raises DownloadError; the bytes that
     arrived are kept unless their checksum is wrong.
     """
-    pointer = cache.path_of(model, file)
+    pointer, report = cache.path_of(model, file), functools.partial(progress, f"{model.repo}/{file.name}")
     if not cache.is_whole(model, file):
         with hub_errors(model.repo):
             cache.prepare(model, file)
             pointer.unlink(missing_ok=True)  # incomplete, or a link to nothing
             if file.size <= _MAX_HTTP_BYTES:
-                _fetch_by_http(model, file, progress)
+                _fetch_by_http(model, file, report)
                 if not cache.is_whole(model, file):  # another process may have finished it
                     _link(pointer, cache.blob_of(model, file))
             else:
-                _fetch_by_xet(model, file, progress)
+                _fetch_by_xet(model, file, report)
         write_whole(cache.ref_of(model.repo), model.commit)
-    progress(file.name, "done", file.size)
+    report("done", file.size)
 
 
 def is_right(model: RemoteModel, file: RemoteFile) -> bool:
@@ -63,21 +65,21 @@ def _link(pointer: Path, blob: Path) -> None:
         blob.replace(pointer)
 
 
-def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: _FileProgress) -> None:
     """Download a file with huggingface_hub, if its metadata match the listing."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download
 
     metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
     if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
         raise DownloadError(f"the Hub reports two different files for {file.name}", "Check HF_ENDPOINT, or try again.")
-    path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
-    progress(file.name, "check", file.size)
+    path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress)))
+    progress("check", file.size)
     if not _has_checksum(path, file):
         cache.discard(model, file)
         raise _altered(file)
 
 
-def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: _FileProgress) -> None:
     """Fetch a file's content while holding the lock that huggingface_hub uses, too."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
@@ -86,7 +88,7 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
         try:
             stack.enter_context(WeakFileLock(lock, timeout=0.2))
         except TimeoutError:
-            progress(file.name, "wait", cache.begun(model, file))
+            progress("wait", cache.begun(model, file))
             stack.enter_context(WeakFileLock(lock))
         if not cache.is_here(model, file):
             blob.unlink(missing_ok=True)
@@ -98,17 +100,17 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
             partial.replace(blob)
 
 
-def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> bool:
+def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> bool:
     """Continue a file to its end. Returns whether its checksum is right; if not, the file is removed."""
     _continue(model, file, partial, progress)
-    progress(file.name, "check", file.size)
+    progress("check", file.size)
     right = _has_checksum(partial, file)
     if not right:
         partial.unlink()
     return right
 
 
-def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
+def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> None:
     if not cache.is_own(partial) or partial.stat().st_size > file.size:
         partial.unlink(missing_ok=True)
     if file.size - cache.begun(model, file) > cache.free_space():
@@ -123,10 +125,10 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: Dow
                 raise
 
 
-def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
+def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> None:
     """Continue a file in one request. Raises the error that ends it early, DownloadError if the body is too long."""
     begun = cache.begun(model, file)
-    progress(file.name, "begin", begun)
+    progress("begin", begun)
     with get(model.url(file), {"Range": f"bytes={begun}-"} if begun else {}) as response, partial.open("ab") as out:
         if response.status_code != 206:  # from the beginning
             out.seek(0)
@@ -136,7 +138,7 @@ def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, pro
                 what = f"{file.name} is longer than the {file.size:,} bytes that the Hub announced"
                 raise DownloadError(what, "Check HF_ENDPOINT, or try again.")
             out.write(piece)
-            progress(file.name, "fetch", out.tell())
+            progress("fetch", out.tell())
     if cache.begun(model, file) < file.size:
         raise closed_early()
 
@@ -156,7 +158,7 @@ def _has_checksum(path: Path, file: RemoteFile) -> bool:
     return digest.hexdigest() == file.digest
 
 
-def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
+def _bar(progress: _FileProgress) -> type[Any]:
     """A progress bar for huggingface_hub: a class that it instantiates for each attempt."""
 
     class Bar:
@@ -164,7 +166,7 @@ def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
 
         def __init__(self, *_args: object, initial: int = 0, **_options: object) -> None:
             self._done = initial
-            progress(file.name, "begin", initial)
+            progress("begin", initial)
 
         def __enter__(self) -> Bar:
             return self
@@ -174,7 +176,7 @@ def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
 
         def update(self, count: float | None = 1) -> None:
             self._done += int(count or 0)
-            progress(file.name, "fetch", self._done)
+            progress("fetch", self._done)
 
         def update_transfer(self, *_: object) -> None:
             """Ignore Xet's count of bytes on the network; `update` counts those on the disk."""
