@@ -4,9 +4,9 @@ Finished lines scroll away in their colours, a few rows below them show the work
 at most 12 times a second in one write. Nothing about the terminal is changed (no hidden cursor, no alternate screen),
 so there is nothing to restore, whatever ends the process.
 
-In the region lines wrap between words. What scrolls away is wrapped by the terminal itself, so that it copies as it
-was written, also a line of which only a part has scrolled away: its last character is written once more, in the last
-column, and the text that follows wraps there.
+The region wraps lines between words. The terminal wraps what has scrolled away, so that it copies as it was written. If
+only the first part of a line has scrolled away, its last character is written again in the last column, so that the
+terminal wraps the text that follows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from specdec_cli.display.parts import LABEL, REJECTED, STYLES, append_token, leg
 from specdec_cli.display.terminal import ReadingBar, SafeConsole, can_paint, raw, safe
 from specdec_cli.engine.baseline import ProbedRatios
 
-_INTERVAL_S = 1 / 12
 _OPEN_ROWS, _KEPT_ROWS = 8, 3
 """Rows of the unfinished line in the region at most, and those left where some of them scroll away."""
 _JOINT_HEIGHT = 4
@@ -111,8 +110,9 @@ class PlainDisplay:
 
 @dataclass(frozen=True, slots=True)
 class _Joint:
-    """Where a line goes on of which `rows` rows have scrolled away: its last character there, which ends in the cell
-    before `column`, of a terminal so wide.
+    """Where a line continues after its first `rows` rows have scrolled away.
+
+    last: the last character of those rows. column: the cell after it. width: that of the terminal then.
     """
 
     last: Text
@@ -127,6 +127,9 @@ class LiveDisplay:
     console: a Rich console on a real terminal; its width is read again for each repaint. The region is there from
     the start, since a long prompt takes long.
     """
+
+    _interval_s = 1 / 12
+    """Seconds between repaints, at least."""
 
     def __init__(self, console: Console, max_tokens: int, styles: Mapping[Origin, Style] = STYLES) -> None:
         self._console = console
@@ -170,7 +173,7 @@ class LiveDisplay:
             now = monotonic()
             if now >= self._next and self._fresh:
                 self._repaint()
-                self._next = now + _INTERVAL_S
+                self._next = now + self._interval_s
 
     def close(self) -> None:
         """Leave the text so far on the screen and the cursor below it; no effect after a Done."""
@@ -277,7 +280,7 @@ class LiveDisplay:
 
     def _write(self, scroll: str, region: list[Text], erased: str | None = None) -> None:
         """Erase the region, add to the scrollback, paint the new region; one write, so that nothing flickers."""
-        erased = self._erase(max(self._console.width, 1)) if erased is None else erased
+        erased = self._erase(self._console.width) if erased is None else erased
         body = "\n".join(self._ansi(row) for row in region)
         self._console.file.write(_BEGIN + erased + scroll + body + _END)
         self._console.file.flush()

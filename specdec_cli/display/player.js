@@ -4,7 +4,7 @@ const steps = [...document.querySelectorAll("#answer > span")];
 const times = steps.map((step) => step.dataset.times.split(" ").map(Number)); // start of the draft, end of the draft, end of the step
 const whole = steps.length ? times[steps.length - 1][2] : 0;
 const written = [0]; // tokens of the answer after each step
-for (const step of steps) written.push(written.at(-1) + step.querySelectorAll("i, b, u, span").length);
+for (const step of steps) written.push(written.at(-1) + Number(step.dataset.written));
 
 const READING = "reading the prompt";
 

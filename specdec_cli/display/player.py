@@ -40,10 +40,13 @@ class _ShownToken:
 
 @dataclass(frozen=True, slots=True)
 class _ShownStep:
-    """times: start of the draft, end of the draft and end of the step, in seconds since the start of the run."""
+    """times: start of the draft, end of the draft and end of the step, in seconds since the start of the run.
+    n_written: tokens that it adds to the answer.
+    """
 
     times: str
     headline: str
+    n_written: int
     tokens: list[_ShownToken]
 
 
@@ -70,12 +73,12 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
             drafted = max(at - event.verify_s - event.sample_s, before)
             begun = max(drafted - event.draft_s, before)
             title = headline(event).replace(" ── ", "; ")
-            yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", title, list(_tokens(event)))
+            yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", title, len(event.tokens), list(_tokens(event)))
             before = at
         elif isinstance(event, Done) and event.tail:
             at = max(event.at, before)
             tail = _ShownToken("span", event.tail, "held back, because it could have been the start of a stop string")
-            yield _ShownStep(f"{at:.4f} {at:.4f} {at:.4f}", "end: text that was held back", [tail])
+            yield _ShownStep(f"{at:.4f} {at:.4f} {at:.4f}", "end: text that was held back", 0, [tail])
 
 
 def _tokens(step: Step) -> Iterator[_ShownToken]:
@@ -115,22 +118,22 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
     # Without Rich's web font and its comment, so that the picture refers to no other machine.
     code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
-    console, report = _console(width=96), Metrics.of(events)
+    console, run = _console(width=96), RunRecord(Metrics.of(events), settings)
     console.print(_text(events), overflow="fold")
     console.print()
-    if report.drafted:
+    if run.metrics.drafted:
         console.print(legend())
         console.print()
     for part in (run_report, run_details):
-        console.print(part(RunRecord(report, settings)))
+        console.print(part(run))
     return console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
 
 
 def _report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:
     """The report as the inside of a <pre>, and the CSS rules for it, light and dark."""
-    console = _console(width=52)
+    console, run = _console(width=52), RunRecord(Metrics.of(events), settings)
     for part in (run_report, run_details):
-        console.print(part(RunRecord(Metrics.of(events), settings)))
+        console.print(part(run))
     code = console.export_html(code_format="{code}", clear=False)
     # Rich numbers its classes in the order of the text, so the rules of both themes have the same names.
     light = console.export_html(theme=_theme(dark=False), code_format="{stylesheet}", clear=False)

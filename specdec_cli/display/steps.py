@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import select
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
@@ -23,7 +21,7 @@ except ImportError:  # on Windows
 else:
     CAN_READ_KEYS = True
 
-from specdec_cli.decoding.types import Done, Event, Prefill, Step
+from specdec_cli.decoding.types import Event, Prefill, Step
 from specdec_cli.display.live import LiveDisplay
 from specdec_cli.display.parts import LABEL, REJECTED, STYLES, duration
 
@@ -36,14 +34,13 @@ _KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
 class StepDisplay(LiveDisplay):
     """Repaints after every event, however fast they come."""
 
-    def __init__(self, console: Console, max_tokens: int) -> None:
-        super().__init__(console, max_tokens)
-        self._next = math.inf
+    _interval_s = 0.0
 
     def show(self, event: Event) -> None:
         super().show(event)
-        if not isinstance(event, Done):
-            self._repaint()
+        if isinstance(event, Prefill):
+            with self._lock:
+                self._repaint()
 
     def _panel(self, width: int) -> list[Text]:
         tokens, step = self._report.prompt_tokens, self._step
@@ -68,7 +65,7 @@ def headline(step: Step) -> str:
     by = f" by {step.source}" if step.source else ""
     tree = " in a tree" if step.parents is not None else ""
     drafted = f"{len(step.drafted)} drafted{by}{tree}, {step.accepted} accepted" if step.drafted else "nothing drafted"
-    tested = step.tokens[: len(step.tokens) - step.forced]
+    tested = [token for token in step.tokens if token.origin != "forced"]
     verdict = verdicts[tested[-1].origin] if tested else ""
     verdict += f", then {step.forced} forced" if step.forced else ""
     times = f"draft {duration(step.draft_s)}, verify {duration(step.verify_s)}, at {duration(step.at)}"

@@ -66,6 +66,7 @@ def test_the_page_is_whole_in_itself(html):
 def test_every_token_shows_where_it_came_from(html):
     assert "<pre>\n<i>one </i><b>two </b><u>three </u>four </pre>" in html
     assert "<pre>\none two three four </pre>" in html
+    assert all(f"</{tag}>: " in html for tag in ("i", "b", "u", "em")), "each is explained"
     begins = page(result_of([trial("k=2", "p", "c", words=("\n    return", "x"))]))
     assert "<pre>\n<i>\n    return</i>" in begins  # the first newline after <pre> is dropped by every browser
 

@@ -13,6 +13,7 @@ from wcwidth import wcwidth
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display.live import LiveDisplay
+from specdec_cli.display.steps import StepDisplay
 from specdec_cli.display.terminal import SafeConsole
 
 
@@ -196,6 +197,15 @@ def test_ctrl_z_leaves_the_screen_to_the_shell_and_fg_paints_anew(monkeypatch):
     with terminal.display.suspended():
         pass
     assert terminal.console.file.getvalue() == "", "nothing is painted after the end"
+
+
+def test_each_step_is_painted_once_and_never_while_the_shell_has_the_screen(monkeypatch):
+    console = Terminal(monkeypatch).console
+    display, held = StepDisplay(console, 9), []
+    monkeypatch.setattr(display, "_repaint", lambda: held.append(display._lock.locked()))
+    for event in (Prefill("target", 4, 0.1, 0.1), step("a"), step("b")):
+        display.show(event)
+    assert held == [True] * 3
 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 100), (60, 21)])

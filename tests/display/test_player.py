@@ -66,6 +66,14 @@ def test_the_tokens_stand_in_the_order_in_which_they_came():
     assert "Prompt" not in html(SETTINGS, None, run())
 
 
+def test_forced_tokens_are_counted_wherever_they_come_and_text_that_was_held_back_is_not():
+    forced = Token(6, "}", "forced")
+    events = [step(0, 0.1, Token(1, "{", "plain")), step(1, 0.2, forced, Token(2, "x", "plain"), forced), run()[-1]]
+    page = html(SETTINGS, None, events)
+    assert re.findall(r'data-written="(\d)"', page) == ["1", "3", "0"] and "<em>forced</em>: " in page
+    assert "step 1: nothing drafted, then 2 forced; " in page
+
+
 def test_the_policy_names_the_one_script_and_the_one_style():
     page = html(SETTINGS, "p", run())
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page).group(1)
@@ -130,7 +138,7 @@ def test_play_and_pause(tab):
     tab.ask("byId('speed').value = 10")
     tab.press(" ")  # the button that was clicked has not taken the key for itself
     tab.until("frame === 0")
-    assert written(tab) == WHOLE and tab.ask("status.textContent") == "step 3 of 3, token 6 of 6, 2.70 s of 2.70 s"
+    assert written(tab) == WHOLE and tab.ask("status.textContent") == "step 3 of 3, token 5 of 5, 2.70 s of 2.70 s"
     tab.click("#play")
     assert written(tab) != WHOLE, "at the end it plays from the beginning"
     assert tab.complaints == []
@@ -149,6 +157,7 @@ def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
     tab.press("ArrowLeft")
     tab.click("#back")
     assert written(tab) == AFTER[2] and written(tab, "del") == "wrong unseen⏎"
+    assert tab.ask("status.textContent") == "step 1 of 3, token 3 of 5, 400 ms of 900 ms"
     assert tab.ask("byId('headline').textContent").startswith("step 1: 3 drafted by model, 1 accepted, then corrected;")
     rows = "[...document.querySelectorAll('#rows li')].map(e => [...e.children].map(e => e.textContent).join(' '))"
     kept, wrong, unseen, right = tab.ask(rows)
