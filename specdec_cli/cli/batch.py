@@ -61,7 +61,7 @@ def batch(
         print_parts(f"line {number} is not a request: {why}", stderr=True)
     failed = f", {work.failed} of them are errors" if work.failed else ""
     speed = f"; {work.written / seconds:,.1f} tokens/s" if work.written else ""
-    print_parts(f"{work.done:,} answers in {output}{failed}{speed}", stderr=True, pipe_width=200)
+    print_parts(f"{work.done:,} answers in {output}{failed}{speed}", stderr=True, uncut=True)
     raise typer.Exit(1 if work.bad or work.failed else 0)
 
 

@@ -32,8 +32,6 @@ from specdec_cli.user_files import expanded, nearest, require_file
 
 FENCE = '"""'
 """Starts and ends a message of several lines."""
-_PIPE_WIDTH = 200
-"""The width where there is no terminal, so that each report stays on one line."""
 
 
 class ChatSession:
@@ -79,7 +77,7 @@ class ChatSession:
         return draft
 
     def say(self, what: RenderableType) -> None:
-        print_parts(what, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
+        print_parts(what, stderr=True, style="dim", uncut=True)
 
     def _run(self, answer: Generation) -> None:
         """Show an answer, keep what there is of it, and report on it. A message without an answer becomes the draft."""

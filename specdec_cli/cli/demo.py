@@ -28,8 +28,6 @@ def demo() -> None:
                 view.show(drafts, event)
         if race.interrupted:
             raise Interrupted
-        if console.is_terminal:
-            console.print(str(race.arrangement))
         console.print(race_view.result(race.result()))
         console.print(f"  {race.conditions}", style="dim")
         console.print()

@@ -17,7 +17,7 @@ from specdec_cli.cli.loading import loaded, require_template
 from specdec_cli.cli.output import print_parts, require_place, show_answer, write_file
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import can_paint, write_lines
+from specdec_cli.display.terminal import can_paint, raw
 from specdec_cli.user_files import is_file
 
 _MOST_BYTES = 1 << 22
@@ -210,7 +210,7 @@ def show_diff(lines: list[str]) -> None:
     from rich.text import Text
 
     if not sys.stdout.isatty():
-        write_lines(lines)
+        raw(sys.stdout).writelines(lines)
         return
     for number, line in enumerate(lines):
         style = "bold" if number < 2 else _STYLES.get(line[0], "dim")

@@ -16,12 +16,11 @@ def ls(
 ) -> None:
     """List the model pairs."""
     from specdec_cli.display.pair_tables import list_table
-    from specdec_cli.display.tables import UNCUT
     from specdec_cli.pairs.pair_list import list_pairs
 
     result = list_pairs(here)
     if json_:
         print_json(result)
         return
-    print_parts(list_table(result.pairs, result.notes), pipe_width=UNCUT)
+    print_parts(list_table(result.pairs, result.notes), uncut=True)
     print_parts("\nDownload a pair:  specdec pull NAME\nShow details:     specdec show NAME", style="dim")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceFile
 
+_UNCUT = 10_000
+"""Cells that hold any line."""
+
 
 class EventDisplay(Protocol):
     """A display or a recording: it takes the events of an answer."""
@@ -70,13 +73,11 @@ def print_json(*results: object, indent: int | None = None) -> None:
     print(json_text(fields, indent), flush=True)
 
 
-def print_parts(
-    *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
-) -> None:
-    """Print tables and lines, as wide as the terminal. pipe_width: the width if it isn't a terminal, instead of 80."""
+def print_parts(*parts: RenderableType, stderr: bool = False, style: str | None = None, uncut: bool = False) -> None:
+    """Print tables and lines, as wide as the terminal. uncut: without a terminal, don't cut at 80 columns."""
     console = SafeConsole(stderr=stderr)
-    if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = pipe_width
+    if uncut and not console.file.isatty() and "COLUMNS" not in os.environ:
+        console.width = _UNCUT
         with console.capture() as printed:
             console.print(*parts, sep="\n", style=style)
         lines = (line.rstrip() for line in printed.get().splitlines())  # tables fill their last column

@@ -35,10 +35,10 @@ def rpc_server(
     names = [name.strip() for name in device.split(",")] if device else []
     devices = rpc.chosen_devices(names)
     host = rpc.free_address(host, port)
-    print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C stops it", stderr=True, pipe_width=200)
+    print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C stops it", stderr=True, uncut=True)
     if not ip_address(host).is_loopback:
         warning = "Anyone who can reach this port can use this machine, or worse. Open it only to your own network."
-        print_parts(warning, stderr=True, pipe_width=200)
+        print_parts(warning, stderr=True, uncut=True)
     threads = min(threads or machine.physical_cores(), machine.processors())
     with interruptible() as interrupt:
         rpc.serve(host, port, threads, devices, interrupt)

@@ -61,7 +61,7 @@ def serve(
         url = f"http://{shown}:{listening.getsockname()[1]}"
         slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
         what = f"{answering.names[0]}: API at {url}/v1, chat at {url}; {slots}"
-        print_parts(f"{what}; Ctrl-C stops it", stderr=True, pipe_width=200)
+        print_parts(f"{what}; Ctrl-C stops it", stderr=True, uncut=True)
         if api_key is None and host not in LOOPBACK:
             note = "note: anyone who can reach this server can use it; --api-key restricts that"
             print_parts(note, stderr=True, style="dim")

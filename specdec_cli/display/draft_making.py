@@ -39,7 +39,7 @@ class DraftView(ExitStack, CopyProgress):
         self._bar: Progress | None = None
 
     def copying(self, name: str, done: int, total: int) -> None:
-        """So many tensors of a file are written, which takes seconds: elsewhere than on a terminal nothing is said."""
+        """`done` of a file's `total` tensors have been written. That takes seconds, so only a terminal shows it."""
         if self._painted:
             self._show(f"writing {name}", done, total, f"{done}/{total} tensors")
         if done == total:
@@ -76,8 +76,8 @@ class DraftView(ExitStack, CopyProgress):
 
     def planned(self, steps: int, step_s: float, bytes_: int) -> None:
         self._end()
-        memory = f", and all of it {format_bytes(bytes_)} of memory" if bytes_ else ""
-        self._print(f"a step takes {step_s:.2f} s{memory}: {steps:,} steps in {rough_duration(steps * step_s)}")
+        memory = f", with {format_bytes(bytes_)} of memory" if bytes_ else ""
+        self._print(f"a step takes {step_s:.2f} s: {steps:,} steps in {rough_duration(steps * step_s)}{memory}")
 
     def training(self, progress: TrainingStep) -> None:
         agreed = " ".join(f"{share:.0%}" for share in progress.best)
@@ -121,7 +121,7 @@ class DraftView(ExitStack, CopyProgress):
     def _print(self, text: str) -> None:
         if not self._silent:
             console = SafeConsole(stderr=True)
-            console.print(text, soft_wrap=not console.is_terminal)
+            console.print(text, soft_wrap=not console.file.isatty())
 
 
 def copy_tables(draft: DraftCopyResult) -> RenderableType:

@@ -114,6 +114,8 @@ def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
 
 def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> RenderableType:
     """A line for each pair: whether it's on this machine, the memory it needs, its size and its models."""
+    if not pairs:
+        return Group(*note_lines(notes))
     cells: dict[str, Sequence[Text | str]] = {
         "name": [Text(pair.name, style="bold" if pair.here == "yes" else "") for pair in pairs],
         "here": [Text("" if pair.here == "no" else pair.here, style="green") for pair in pairs],

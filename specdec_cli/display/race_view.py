@@ -18,6 +18,7 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.parts import STYLES, bar
+from specdec_cli.display.terminal import can_paint
 
 if TYPE_CHECKING:
     from specdec_cli.measure.race import RaceResult
@@ -29,13 +30,15 @@ _NAMES = {True: "with drafts", False: "the target alone"}
 
 
 class RaceView:
-    """Shows the events of a race. Use it in a `with` block. Without a terminal, it prints a line for each answer.
+    """Shows the events of a race, and leaves its title on the screen. Use it in a `with` block. Without a terminal, it
+    prints a line for each answer.
 
     Rich draws from its own thread, so it draws from a copy of each list: nothing is appended while a list is copied.
     """
 
     def __init__(self, console: Console, title: str) -> None:
         self._console, self._title = console, title
+        self._painted = can_paint(console.file)
         self._parts: dict[bool, list[tuple[str, Style]]] = {False: [], True: []}
         self._metrics = {False: Metrics(), True: Metrics()}
         self._speeds: dict[bool, float | None] = {False: None, True: None}
@@ -44,7 +47,7 @@ class RaceView:
         self._live = Live(console=console, refresh_per_second=15, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> RaceView:
-        if self._console.is_terminal:
+        if self._painted:
             self._live.start()
         else:
             self._console.print(self._title)
@@ -52,6 +55,8 @@ class RaceView:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+        if self._painted:
+            self._console.print(self._title)
 
     def show(self, drafts: bool, event: Event) -> None:
         if self._ended[drafts]:
@@ -63,7 +68,7 @@ class RaceView:
         if isinstance(event, Step):
             self._parts[drafts].extend((token.text.expandtabs(4), STYLES[token.origin]) for token in event.tokens)
             self._speeds[drafts] = metrics.tokens_per_s
-        elif isinstance(event, Done) and not self._console.is_terminal:
+        elif isinstance(event, Done) and not self._painted:
             speed = f"{metrics.tokens_per_s or 0:,.0f} tokens/s"
             self._console.print(f"  round {self._rounds[drafts]}, {_NAMES[drafts]}: {speed}")
 
@@ -104,12 +109,13 @@ def result(found: RaceResult) -> RenderableType:
     if speedup and speedup.excludes_one:
         ending = f"{found.tokens_per_step:.1f} tokens/step"
         said = [Text(f"{speedup} {speedup.difference} over {rounds}, {ending}, {same}", "bold")]
-    elif speedup and speedup.difference != "no difference":
-        busy = "Other programs use this machine, so the speedup can't be measured. Try again when it's quiet."
-        return Group(Text(busy, "yellow"), Text(f"{rounds}, {same}"))
-    else:
+    elif speedup and speedup.difference == "no difference":
         said = [Text("These models are too small to gain from drafts on this processor.", "bold")]
         said.append(Text(f"{rounds}, {same}. specdec compare measures larger ones."))
+    else:
+        busy = "Other programs use this machine, so the speedup can't be measured. Try again when it's quiet."
+        why = busy if speedup else "Nothing was drafted, so there is no speedup to measure."
+        return Group(Text(why, "yellow"), Text(f"{rounds}, {same}"))
     speeds = Table.grid(padding=(0, 2))
     means = {"with drafts": geometric_mean(found.drafted), "alone": geometric_mean(found.alone)}
     for name, speed in means.items():

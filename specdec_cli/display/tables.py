@@ -16,9 +16,6 @@ from rich.text import Text
 
 from specdec_cli.display.terminal import safe
 
-UNCUT = 10_000
-"""Cells that hold any line: the width of what is no terminal."""
-
 
 def plain_table(
     columns: Iterable[str], left: Sequence[str], whole: Sequence[str] = (), header: str = "bold", gap: int = 1

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from rich.cells import chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType, detect_legacy_windows
@@ -68,17 +68,12 @@ def raw(stream: TextIO) -> TextIO:
     return cast(TextIO, getattr(stream, "rich_proxied_file", stream))
 
 
-def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout: unchanged to a file or a pipe, made safe on a terminal."""
-    (sys.stdout if sys.stdout.isatty() else raw(sys.stdout)).writelines(lines)
-
-
 def close(stream: TextIO) -> None:
     """Send the rest of a stream to nowhere, so that flushing it when Python exits raises nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def can_paint(out: TextIO) -> bool:
+def can_paint(out: IO[str]) -> bool:
     """Whether a stream is a terminal that understands control codes. FORCE_COLOR doesn't change that."""
     if not out.isatty() or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
         return False
@@ -95,6 +90,7 @@ class SafeConsole(Console):
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         out = raw(sys.stderr if stderr else sys.stdout)
         super().__init__(**{"file": out, "highlight": False, "markup": False, "emoji": False, **options})
+        self._width = self._width or None  # COLUMNS=0 sets none; Rich would print nothing
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -70,6 +70,17 @@ def test_a_broken_profile_is_noted_and_hides_no_other():
     assert "broken.yaml" in note and "note: " in shown("ls")
 
 
+def test_a_broken_profile_may_be_the_only_one():
+    own_profile("demo", "target: [1\n")
+    assert "demo.yaml" in shown("ls", "--here")
+
+
+def test_a_pipe_gets_each_pair_on_one_line_in_colour_too():
+    words = " ".join(["long"] * 30)
+    own_profile("mine", f"target: {TARGET}\ndescription: {words}\n")
+    assert all(words in succeeded("ls", **colour).stdout for colour in ({}, {"FORCE_COLOR": "1"}))
+
+
 @pytest.mark.parametrize("target", ["x" * 5000, "~nobody-of-this-name/x.gguf"])
 def test_a_profile_of_a_file_that_cannot_be_looked_for_hides_no_other(target):
     own_profile("odd", f"target: {target}\n")

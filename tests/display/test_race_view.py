@@ -1,5 +1,6 @@
 """The race on the screen: what is drawn, also while another thread adds to it, and what is claimed in the end."""
 
+import re
 import threading
 from io import StringIO
 
@@ -16,8 +17,13 @@ TITLE = "A model of 9 M weights rewrites library.py with another class; repeated
 ALONE = (100.0, 102.0, 98.0, 101.0)
 
 
-def console(width, height=24, **options):
-    return SafeConsole(file=StringIO(), width=width, height=height, force_terminal=True, _environ={}, **options)
+class Screen(StringIO):
+    def isatty(self):
+        return True
+
+
+def console(width, height=24, file=Screen, **options):
+    return SafeConsole(file=file(), width=width, height=height, force_terminal=True, _environ={}, **options)
 
 
 def answer(lines):
@@ -69,6 +75,16 @@ def test_it_is_drawn_while_text_is_added():
     assert not failed and turn > 2
 
 
+def test_a_pipe_gets_colour_if_that_is_forced_and_no_animation():
+    shown = console(80, file=StringIO)
+    with race_view.RaceView(shown, TITLE) as view:
+        for event in answer(["text"] * 3):
+            view.show(False, event)
+    text = shown.file.getvalue()
+    assert not re.search(r"\x1b\[[\d;?]*[^\dm;?]", text)
+    assert " ".join(text.split()).startswith(f"{TITLE} round 1, the target alone: ")
+
+
 def test_what_to_try_next_names_the_size_of_the_profile():
     shown = SafeConsole(file=StringIO(), width=80, _environ={})
     shown.print(race_view.next_steps())
@@ -82,11 +98,12 @@ def test_what_to_try_next_names_the_size_of_the_profile():
     [
         (ALONE, (1.0, 1.01, 0.99, 1.0), "too small to gain"),
         (ALONE, (3.0, 0.4, 1.0, 1.2), "Other programs use this machine"),
+        (ALONE, (), "Nothing was drafted"),
         ((), (), "too busy"),
     ],
 )
 def test_a_race_that_nobody_won_claims_nothing(alone, ratio, says):
-    drafted = tuple(speed * each for speed, each in zip(alone, ratio, strict=True))
+    drafted = tuple(speed * each for speed, each in zip(alone, ratio or [1.0] * len(alone), strict=True))
     shown = SafeConsole(file=StringIO(), width=80, _environ={})
     shown.print(race_view.result(RaceResult(alone, drafted, geometric_interval(ratio), 3.0, None)))
     text = shown.file.getvalue()

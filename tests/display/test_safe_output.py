@@ -66,3 +66,9 @@ def test_a_status_line_is_one_line(monkeypatch):
         say(HOSTILE)
     codes, shown = screen.getvalue().count("\r\x1b[K"), screen.getvalue().replace("\r\x1b[K", "")
     assert codes == 3 and not obeyed(shown.replace("\r", "\x1b")) and "\n" not in shown and "loading a b" in shown
+
+
+def test_a_width_of_0_hides_nothing():
+    console = SafeConsole(file=io.StringIO(), _environ={"COLUMNS": "0"})
+    console.print("text")
+    assert console.file.getvalue() == "text\n"
