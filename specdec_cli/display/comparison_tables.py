@@ -8,11 +8,10 @@ from typing import TextIO
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
-from specdec_cli.display.tables import FittingTable, plain_table
+from specdec_cli.display.tables import FittingTable, bullets, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
@@ -108,11 +107,7 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
     for name, *cells in details_of(result):
         details.add([_breakable(name), *cells])
     parts += [details, Text()] if details.rows else []
-    for sentence in result.advice:
-        line = Table.grid(padding=(0, 1))
-        line.add_row("-", sentence)
-        parts.append(line)
-    parts += [Text()] * bool(result.advice)
+    parts += [bullets(result.advice), Text()] if result.advice else []
     return parts + [Text(line, style="dim") for line in preamble(result)]
 
 

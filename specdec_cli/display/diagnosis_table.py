@@ -3,16 +3,17 @@
 from specdec_cli.display.tables import label_grid
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.doctor import Diagnosis
+from specdec_cli.user_files import format_bytes
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
     """Print everything on stdout, and last how to enable a GPU that isn't used."""
     lines = [*diagnosis.versions.items(), *_processor(diagnosis)]
     if diagnosis.memory_available is not None:
-        lines.append(("memory", f"{diagnosis.memory_available / 1e9:.1f} GB free"))
+        lines.append(("memory", f"{format_bytes(diagnosis.memory_available)} free"))
     for device in diagnosis.devices:
         if device.kind != "CPU":
-            size = f"{device.free / 1e9:.1f} of {device.total / 1e9:.1f} GB free"
+            size = f"{format_bytes(device.free)} of {format_bytes(device.total)} free"
             lines.append((device.kind, f"{device.name}: {device.description}, {size}"))
     names = [device.name for device in diagnosis.devices if device.is_gpu]
     lines.append(("--device", ", ".join([*names, "none (the CPU)"])))
@@ -23,7 +24,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     lines.append(("heads", kinds))
     lines.append(("weights", diagnosis.weights_cache))
     if diagnosis.corpora.bytes:
-        lines.append(("corpora", f"{diagnosis.corpora.folder}, {diagnosis.corpora.bytes / 1e6:,.1f} MB of indexes"))
+        lines.append(("corpora", f"{diagnosis.corpora.folder}, {format_bytes(diagnosis.corpora.bytes)} of indexes"))
     lines.append(("settings", diagnosis.config))
     if diagnosis.config_problem:
         lines.append(("", f"error: {diagnosis.config_problem}"))

@@ -15,6 +15,7 @@ from specdec_cli.display.parts import bar, duration, spark
 from specdec_cli.display.tables import lines_table, note_lines
 from specdec_cli.engine.baseline import BaselineResult
 from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.user_files import format_bytes
 
 _REASONS = {
     "stop": "the model ended its answer",
@@ -249,14 +250,10 @@ def _memory(models: Sequence[ModelMemory]) -> str:
     """The memory of each model, by its parts, and of all models together."""
     shown = []
     for model in models:
-        copies = f" + repacked {_bytes(model.repacked)}" if model.repacked else ""
-        parts = f"{_bytes(model.weights)}{copies} + cache {_bytes(model.cache)} + buffers {_bytes(model.buffers)}"
-        shown.append(f"{model.name} {parts}")
-    return f"{_bytes(sum(model.total for model in models))}: {'; '.join(shown)}"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+        weights, cache, buffers = map(format_bytes, (model.weights, model.cache, model.buffers))
+        copies = f" + repacked {format_bytes(model.repacked)}" if model.repacked else ""
+        shown.append(f"{model.name} {weights}{copies} + cache {cache} + buffers {buffers}")
+    return f"{format_bytes(sum(model.total for model in models))}: {'; '.join(shown)}"
 
 
 def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
