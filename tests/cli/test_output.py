@@ -111,8 +111,8 @@ def test_tables_end_without_a_reader_of_stdout_alone(monkeypatch, stream, ends):
     os.close(read)
     with ends, os.fdopen(write, "w") as unread:
         monkeypatch.setattr(sys, stream, unread)
-        for width in (None, 200):
-            print_parts("a", stderr=stream == "stderr", pipe_width=width)
+        for uncut in (False, True):
+            print_parts("a", stderr=stream == "stderr", uncut=uncut)
 
 
 @pytest.mark.parametrize("stream", but_first(">&-", "<&-", "2>&-"))
