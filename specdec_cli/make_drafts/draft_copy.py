@@ -123,7 +123,7 @@ class CopyJob:
     def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
         """Write a copy into the folder. Returns the tensors that didn't get the requested type."""
         copy = self._copy(name, drop, file_type)
-        total = len(tensors_without(self.header, drop))
+        total = len(self.header.tensors) - len(tensors_of(self.header, drop))
         progress = self.options.progress.copying
         progress(name, 0, total)
         unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
@@ -154,14 +154,10 @@ class CopyJob:
         drop = [layer for layer in every if layer not in layers]
         unfit = self.write(out.name, drop, file_type)
         made, kept = self.folder / out.name, ranges(layers)
-        header = self._examine(made, len(layers) if layers else count, len(tensors_without(self.header, drop)))
+        tensors = len(self.header.tensors) - len(tensors_of(self.header, drop))
+        header = self._examine(made, len(layers) if layers else count, tensors)
         made.replace(out)
-        notes: tuple[str, ...] = ()
-        try:
-            if remember:
-                made_drafts.remember(self.target, out, f"{header.quantisation}, layers {kept} of {count}")
-        except SpecdecError as error:
-            notes = (f"--drafter self will not find this draft, so name it with -md: {error}",)
+        how = f"{header.quantisation}, layers {kept} of {count}"
         return DraftCopyResult(
             target=str(self.target),
             out=str(out),
@@ -172,7 +168,7 @@ class CopyJob:
             bytes=header.size,
             target_bytes=self.header.size,
             unfit=unfit,
-            notes=notes,
+            notes=remembered(self.target, out, how) if remember else (),
             agreement=search[-1].agreement if search else None,
             seconds=perf_counter() - self.started,
             run=use_command(name, "-md", str(out)),
@@ -189,6 +185,15 @@ class CopyJob:
             raise SpecdecError(f"the copy of {self.target.name} is wrong: {why}", "Please report this.")
         load_model(made, Placement(0), self.options.interrupt).close()
         return header
+
+
+def remembered(target: Path, out: Path, how: str) -> tuple[str, ...]:
+    """Record a draft for `--drafter self`. Returns a note if that fails."""
+    try:
+        made_drafts.remember(target, out, how)
+    except SpecdecError as error:
+        return (f"--drafter self will not find this draft, so name it with -md: {error}",)
+    return ()
 
 
 def find_target(name: str) -> tuple[Path, Header]:
@@ -255,9 +260,11 @@ def use_command(target: str, *flags: str) -> str:
     return shlex.join(["specdec", "run", "-p" if is_profile(target) else "-m", target, *flags]) + ' "..."'
 
 
-def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:
-    dropped = set(drop)
-    return [tensor for tensor in header.tensors if layer_of(tensor) not in dropped]
+def tensors_of(header: Header, layers: Iterable[int]) -> list[Tensor]:
+    """The tensors of these layers."""
+    numbers = set(layers)
+    matches = ((tensor, BLOCK.fullmatch(tensor.name)) for tensor in header.tensors)
+    return [tensor for tensor, match in matches if match and int(match[1]) in numbers]
 
 
 def ranges(layers: Iterable[int]) -> str:
@@ -265,9 +272,3 @@ def ranges(layers: Iterable[int]) -> str:
     groups = groupby(enumerate(sorted(layers)), lambda place: place[1] - place[0])
     runs = [[layer for _, layer in group] for _, group in groups]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def layer_of(tensor: Tensor) -> int | None:
-    """The number of the layer that a tensor belongs to, if any."""
-    match = BLOCK.fullmatch(tensor.name)
-    return int(match[1]) if match else None

@@ -11,7 +11,7 @@ often the remaining layers predict the next token of the target's own greedy ans
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +32,14 @@ from specdec_cli.make_drafts.draft_copy import (
     DraftCopyResult,
     SearchStep,
     copy_job,
-    layer_of,
     ranges,
     require_room,
+    tensors_of,
 )
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import before_a_loop
 from specdec_cli.weights import prompt as prompt_text
-from specdec_cli.weights.model_loading import load_model
+from specdec_cli.weights.model_loading import load_model, load_tried
 
 _ALIKE = {
     *("arcee", "bloom", "codeshell", "exaone", "falcon", "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe"),
@@ -55,7 +55,7 @@ _STATES = ("ssm.", "shortconv.", "wkv.")
 
 _COPY_WHOLE = "Make a low-bit copy of it instead: specdec draft quantize."
 
-_RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
+_RESIDUAL = re.compile(r"blk\.\d+\.(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
 _PROMPTS = 8
 _ANSWER = 48
 _LONGEST_PROMPT = 256
@@ -84,7 +84,7 @@ def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True
         count = require_prunable(job.header)
         if isinstance(layers, str):
             kept = layers_of(layers, count)
-            require_room(options.out.parent, size_with(job.header, kept))
+            require_room(options.out.parent, size_without(job.header, set(range(count)) - set(kept)))
             return job.finish(kept, search=(), remember=remember)
         if not 1 <= layers.keep < count:
             raise UsageError(f"--search can't keep {layers.keep} of {count} layers", f"Give 1 to {count - 1}.")
@@ -100,22 +100,22 @@ def _search(job: CopyJob, wanted: LayerSearch, count: int) -> list[SearchStep]:
     job.write(path.name)
     copy = SkippableCopy(path, count)
     started = perf_counter()
-    steps = [SearchStep(tuple(range(count)), None, answers.agreement(path))]
+    steps = [SearchStep(tuple(range(count)), None, answers.agreement(path, load_model))]
     trials = 1 + count + sum(min(_TRIED, left) for left in range(wanted.keep + 1, count))
     seconds = trials * (perf_counter() - started)
     progress.searching(count, wanted.keep, len(answers.texts), answers.n_tokens, trials, seconds)
     when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without each layer, when last tried
     while True:
         kept = steps[-1].layers
-        progress.dropped(steps[-1], ranges(kept), size_with(job.header, kept))
+        progress.dropped(steps[-1], ranges(kept), size_without(job.header, set(range(count)) - set(kept)))
         if len(kept) == wanted.keep:
             path.unlink()
             return steps
-        tried = sorted(kept, key=lambda layer: -when_dropped[layer])
-        for layer in tried[: None if len(kept) == count else _TRIED]:
+        tried = sorted(kept, key=lambda layer: -when_dropped[layer])[: None if len(kept) == count else _TRIED]
+        for layer in tried:
             with copy.without(layer):
                 when_dropped[layer] = answers.agreement(path)
-        cheapest = max(kept, key=lambda layer: when_dropped[layer])
+        cheapest = max(tried, key=lambda layer: when_dropped[layer])
         copy.drop(cheapest)
         kept = tuple(layer for layer in kept if layer != cheapest)
         steps.append(SearchStep(kept, cheapest, when_dropped.pop(cheapest)))
@@ -176,10 +176,9 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def size_with(header: Header, keep: Iterable[int]) -> int:
-    """Bytes of a copy with only these layers."""
-    kept = {None, *keep}
-    return header.size - sum(tensor.size or 0 for tensor in header.tensors if layer_of(tensor) not in kept)
+def size_without(header: Header, drop: Iterable[int]) -> int:
+    """Bytes of a copy without these layers."""
+    return header.size - sum(tensor.size or 0 for tensor in tensors_of(header, drop))
 
 
 class _Answers:
@@ -205,11 +204,11 @@ class _Answers:
                 f"Use other --prompts: of up to {longest} tokens, with answers longer than a word.",
             )
 
-    def agreement(self, path: Path) -> float:
-        """How often a model predicts the target's next token."""
+    def agreement(self, path: Path, load: Callable[..., Model] = load_tried) -> float:
+        """How often a model predicts the target's next token. load: `load_model` for a new file."""
         agreed = 0
         with (
-            closing(load_model(path, self._placement, self._job.options.interrupt)) as model,
+            closing(load(path, self._placement, self._job.options.interrupt)) as model,
             closing(self._context(model, _ANSWER)) as context,
         ):
             for prompt, answer in self.texts:
@@ -234,7 +233,8 @@ def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[
 
 
 class SkippableCopy:
-    """A model's file in which zeroed output tensors switch layers off. No model may be loaded from it meanwhile.
+    """A model's file in which zeroed output tensors switch layers off. No model may be loaded from it when a layer is
+    switched on or off.
 
     Zero bytes are zeros in every type of ggml, because they zero each block's scale.
     """
@@ -245,8 +245,8 @@ class SkippableCopy:
         header = read_header(path)
         for layer in range(layers):
             tensors = outlets(header, layer)
-            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
-            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
+            parts = {tensor.name.partition("_")[0] for tensor in tensors}  # attention and feed-forward
+            if len(parts) != 2 or any(tensor.size is None for tensor in tensors):
                 what = f"the layers of a {shown(header.architecture)} model can't be tried one by one"
                 raise SpecdecError(what, "Choose them yourself: --keep-layers.")
             starts = [header.data_offset + tensor.offset for tensor in tensors]
@@ -274,5 +274,4 @@ class SkippableCopy:
 
 def outlets(header: Header, layer: int) -> list[Tensor]:
     """The tensors through which a layer adds to the residual stream. Zeros in them switch the layer off."""
-    own = (tensor for tensor in header.tensors if layer_of(tensor) == layer)
-    return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]
+    return [tensor for tensor in tensors_of(header, [layer]) if _RESIDUAL.fullmatch(tensor.name)]

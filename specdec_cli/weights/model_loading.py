@@ -101,11 +101,15 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
         raise _deadly(f"heads from {heads.name} with {path.name}", death)
 
 
-def load_head(path: Path, placement: Placement, interrupt: Interrupt, header: Header) -> Model:
-    """Load a file of heads, after the trial with their target."""
+def load_tried(
+    path: Path, placement: Placement, interrupt: Interrupt, heads: bool = False, header: Header | None = None
+) -> Model:
+    """Load a model without a trial: a file of heads after the trial with their target, or one whose weights alone have
+    changed since.
+    """
     from specdec_cli.llama.model import Model
 
-    return Model(path, placement, interrupt, heads=True, repacks=_repacks(header))
+    return Model(path, placement, interrupt, heads=heads, repacks=_repacks(header or read_header(path)))
 
 
 def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:

@@ -23,7 +23,7 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.settings.config import Settings
 from specdec_cli.weights import tuning
-from specdec_cli.weights.model_loading import load_head, load_model, require_heads
+from specdec_cli.weights.model_loading import load_model, load_tried, require_heads
 from specdec_cli.weights.model_pair import ModelPair, setup_of, setup_of_pair
 from specdec_cli.weights.prompt import Prompt, TokenizedPrompt, tokenize
 from specdec_cli.weights.tuning import Tuning
@@ -151,8 +151,8 @@ class Weights:
     ) -> LoadedModel | None:
         if path and header:
             with self.optional(role):
-                arguments = path, placing.whole(placement), interrupt
-                model = load_head(*arguments, header) if head else load_model(*arguments, adapters, header=header)
+                at = path, placing.whole(placement), interrupt
+                model = load_tried(*at, True, header) if head else load_model(*at, adapters, header=header)
                 return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None
 

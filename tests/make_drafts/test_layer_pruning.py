@@ -1,12 +1,18 @@
-"""Which models can lose layers, and how layers are named."""
+"""Which models can lose layers, how layers are named, and how a search finds them."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from driver import TARGET
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import Header, Tensor
-from specdec_cli.make_drafts.draft_copy import ranges, require_copyable
-from specdec_cli.make_drafts.prune import layers_of, outlets, require_prunable
+from specdec_cli.make_drafts import prune as pruning
+from specdec_cli.make_drafts.draft_copy import CopyOptions, ranges, require_copyable
+from specdec_cli.make_drafts.prune import LayerSearch, layers_of, outlets, require_prunable
+from specdec_cli.weights import model_loading
 
 TENSORS = ("attn_norm.weight", "attn_output.weight", "ffn_down.weight")
 
@@ -75,3 +81,32 @@ def test_layers_that_there_are_not(text, says):
 def test_the_outlets_of_a_layer_of_experts():
     mixture = header(tensors=["blk.1.ffn_down_exps.weight", "blk.1.ffn_down.3.weight", "blk.1.attn_output_norm.weight"])
     assert len(outlets(mixture, 1)) == 4
+
+
+def test_a_search_drops_only_a_layer_that_it_has_just_tried(monkeypatch, tmp_path):
+    """Without layer 0, layer 1 is worth more than before; what layer 2 was worth with it no longer counts."""
+    agreement, off = {(0,): 0.9, (1,): 0.8, (2,): 0.7, (3,): 0.6, (0, 1): 0.1}, set()
+
+    @contextmanager
+    def without(layer):
+        off.add(layer)
+        yield
+        off.remove(layer)
+
+    copy = SimpleNamespace(drop=off.add, without=without)
+    answers = SimpleNamespace(texts=[], n_tokens=0, agreement=lambda *_: agreement.get(tuple(sorted(off)), 1.0))
+    monkeypatch.setattr(pruning, "SkippableCopy", lambda *_: copy)
+    monkeypatch.setattr(pruning, "_Answers", lambda *_: answers)
+    monkeypatch.setattr(pruning, "_TRIED", 1)
+    options = CopyOptions("some.gguf", tmp_path / "out.gguf")
+    job = SimpleNamespace(folder=tmp_path, header=header(), options=options, write=lambda n: (tmp_path / n).touch())
+    assert [step.dropped for step in pruning._search(job, LayerSearch(2), 4)] == [None, 0, 1]
+
+
+def test_a_search_tries_its_copy_in_one_child(monkeypatch, tmp_path):
+    tried, trial = [], model_loading.TrialLoad
+    monkeypatch.setattr(model_loading, "TrialLoad", lambda path, *rest: tried.append(path.name) or trial(path, *rest))
+    (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")
+    options = CopyOptions(str(TARGET), tmp_path / "out.gguf", threads=1)
+    made = pruning.prune(options, LayerSearch(5, str(tmp_path / "prompts.txt")))
+    assert len(made.layers) == 5 and tried.count("whole.gguf") == 1
