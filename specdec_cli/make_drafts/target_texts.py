@@ -145,10 +145,8 @@ def _usable(
 
 
 def _one_in_five(prompts: dict[Prompt, list[int]]) -> dict[Prompt, list[int]]:
-    """One in five prompts of each category, to hold out."""
-    categories = dict.fromkeys(prompt.category for prompt in prompts)
-    groups = ([prompt for prompt in prompts if prompt.category == category] for category in categories)
-    return {prompt: prompts[prompt] for group in groups for prompt in group[::5]}
+    """One in five prompts to hold out, from all categories in turn."""
+    return {prompt: prompts[prompt] for prompt in sorted(prompts, key=lambda prompt: prompt.category)[::5]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,9 @@ def test_answers_serve_for_other_rows(session, prompts, tmp_path, monkeypatch):
 def test_prompts_are_held_out_by_category(session, tmp_path):
     chosen = training_prompts(session, "python", None, 512, raw=False)
     categories = {prompt.category for prompt in chosen.train}
-    assert categories == {prompt.category for prompt in chosen.held_out}
+    assert categories >= {prompt.category for prompt in chosen.held_out} and len(chosen.held_out) > 1
     assert not set(chosen.train) & set(chosen.held_out)
-    assert len(chosen.held_out) == pytest.approx(len(chosen.train) / 4, abs=5)  # the first of every category, too
+    assert len(chosen.held_out) == pytest.approx(len(chosen.train) / 4, abs=1)
     own = tmp_path / "own.txt"
     own.write_text("def f(x):\n" + "word " * 600)
     with pytest.raises(UsageError, match="too few usable prompts"):
@@ -100,13 +100,16 @@ def test_kept_conversations_are_prompts(tmp_path):
 
     path = tiny.write(tmp_path / "chat.gguf", "llama", chat_template=template)
     turns = [KeptMessage(role, text) for role, text in [("user", "hi"), ("assistant", "yes"), ("user", "why?")]]
-    for name in ("one", "two"):
-        CONVERSATIONS.save(name, KeptConversation((*turns, KeptMessage("user", name))))
+    CONVERSATIONS.save("long", KeptConversation((*turns, KeptMessage("user", "how?"))))
+    for name in "abcdefg":
+        CONVERSATIONS.save(name, KeptConversation((KeptMessage("user", name),)))
     with open_session(target=str(path), draft=None, drafter="none") as session:
         chosen = training_prompts(session, "conversations", None, 512, raw=False)
-    assert {prompt.id for prompt in chosen.train} | {prompt.id for prompt in chosen.held_out} == {
-        f"{name}/{number}" for name in ("one", "two") for number in (0, 2, 3)
+    assert {prompt.id for prompt in [*chosen.train, *chosen.held_out]} == {
+        *(f"{name}/0" for name in "abcdefg"),
+        *(f"long/{number}" for number in (0, 2, 3)),
     }
+    assert len(chosen.held_out) == 2
 
 
 def test_figures_are_those_of_the_answers(session, prompts):
