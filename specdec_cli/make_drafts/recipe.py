@@ -17,6 +17,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.vocabulary import Vocabulary, tokens_digest
 from specdec_cli.llama import host
 from specdec_cli.llama.hidden_rows import OUTPUT
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.prune import prune, require_prunable
 
@@ -30,6 +31,8 @@ Counts = NDArray[np.int64]
 TRAINING_BYTES, FIXED_BYTES = 16, 4
 """Bytes of a trained weight (with its gradient and two running means), and of a fixed one."""
 _LEAST_WORDS = 64
+_ALWAYS_TIED = ("gemma", "plm")
+"""Architectures for which llama.cpp refuses files with an output matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,10 @@ class TrainingProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """target, prompts, held_out: as on the command line. held_out: prompts to measure on; by default a fifth of
-    `prompts`. tokens: how many of the target's to learn from; longest: tokens of an answer. minutes: of training,
-    unless `steps` is given. folder: for working files; None for one next to `out`. before: a draft to compare with.
-    what_if: machines to predict for.
+    """target, prompts: as on the command line. held_out: prompts to measure on; by default a fifth of `prompts`.
+    tokens: how many of the target's to learn from; longest: tokens of an answer. minutes: of training, unless `steps`
+    is given. folder: for working files; None for one next to `out`. before: a draft to compare with. what_if: machines
+    to predict for.
     """
 
     target: str
@@ -83,7 +86,6 @@ class TrainingOptions:
     minutes: float = 20.0
     steps: int | None = None
     window: int = 256
-    batch: int = 8
     lr: float = 3e-3
     folder: Path | None = None
     before: str | None = None
@@ -99,10 +101,14 @@ class TrainingOptions:
             (
                 1000 <= self.tokens <= 10**9,
                 f"training cannot use {self.tokens:,} tokens",
-                "Use --tokens 1000 or more.",
+                "Use --tokens 1000 to 1000000000.",
             ),
             (8 <= self.longest <= 8192, f"answers cannot have {self.longest:,} tokens", "Use -n 8 to 8192."),
-            (0 < self.minutes <= 10**5, f"training cannot take {self.minutes:g} minutes", "Use --minutes above 0."),
+            (
+                0 < self.minutes <= 10**5,
+                f"training cannot take {self.minutes:g} minutes",
+                "Use --minutes above 0 and up to 100000.",
+            ),
             (
                 self.steps is None or self.steps >= 1,
                 f"training cannot take {self.steps} steps",
@@ -117,11 +123,18 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlace:
-    """target: the file that a draft is trained for. folder: for working files."""
+    """target: the file that a draft is trained for. folder: for working files. threads, interrupt: of all the work."""
 
     target: Path
     header: Header
     folder: Path
+    threads: int
+    interrupt: Interrupt
+
+    @property
+    def answers(self) -> Path:
+        """The folder of the target's answers and of copies of its layers. A changed target needs a new one."""
+        return self.folder / "answers"
 
     @property
     def width(self) -> int:
@@ -195,30 +208,33 @@ class DistilRecipe(Recipe):
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
         from specdec_cli.make_drafts.training.decoder import shape_of
 
-        draft = read_header(self.draft)
-        comparison = tokenizer_comparison.compare(place.header, draft)
+        comparison = tokenizer_comparison.compare(place.header, self._header)
         if comparison.verdict not in ("identical", "compatible"):
             raise SpecdecError(
                 f"{self.draft.name} and {place.header.name} have different tokenizers: {comparison.reason}",
                 "Name a small model of the same family, or make one: --from scratch.",
             )
-        shape_of(draft)
+        shape_of(self._header)
         return ()
 
     def needed_bytes(self, place: TrainingPlace) -> int:
-        return (FIXED_BYTES if self._lora else TRAINING_BYTES) * read_header(self.draft).n_params
+        return (FIXED_BYTES if self._lora else TRAINING_BYTES) * self._header.n_params
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.decoder import shape_of
         from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
         from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
 
-        return DraftStudent(GgufWeights(self.draft), shape_of(read_header(self.draft)), self._lora)
+        return DraftStudent(GgufWeights(self.draft), shape_of(self._header), self._lora)
+
+    @property
+    def _header(self) -> Header:
+        return read_header(self.draft)
 
     @property
     def _lora(self) -> bool:
         # Depends on total memory, not on free memory, so that a resumed run decides the same.
-        return TRAINING_BYTES * read_header(self.draft).n_params > host.total_memory() // 2 > 0
+        return TRAINING_BYTES * self._header.n_params > host.total_memory() // 2 > 0
 
     def before(self, place: TrainingPlace) -> Path | None:
         return self.draft
@@ -287,7 +303,8 @@ class Eagle3Recipe(Recipe):
         from specdec_cli.make_drafts.training.heads import Eagle3Student
 
         words, context = place.words(self.words, counts), place.header.count("context_length")
-        return Eagle3Student(place.weights, self.layers(place), place.width, context, words, self._width(place))
+        base = float(place.header.setting("rope.freq_base") or 10000.0)
+        return Eagle3Student(place.weights, self.layers(place), place.width, context, base, words, self._width(place))
 
     def _width(self, place: TrainingPlace) -> int:
         return min(place.width, self.width or place.width)
@@ -335,6 +352,16 @@ class ExitRecipe(Recipe):
         count = require_prunable(place.header)
         if not 1 <= self.layers_kept < count:
             raise UsageError(f"{self.layers_kept} of {count} layers cannot be kept", f"Use --layers 1 to {count - 1}.")
+        header, tensors = place.header, place.header.by_name
+        for unfit, why in (
+            (header.architecture in _ALWAYS_TIED, "its output matrix is always that of its embeddings"),
+            ("output_norm.weight" not in tensors, "its output norm has no weights"),
+            ("output.bias" in tensors, "its output matrix has a bias"),
+            (header.setting("logit_scale"), "its logits are scaled"),
+        ):
+            if unfit:
+                what = f"an early exit of {header.name} cannot be trained: {why}"
+                raise SpecdecError(what, "Train a draft model for it: specdec draft distill.")
         return (OUTPUT,)
 
     def needed_bytes(self, place: TrainingPlace) -> int:
@@ -344,9 +371,10 @@ class ExitRecipe(Recipe):
         return self.source(place)
 
     def source(self, place: TrainingPlace) -> Path:
-        pruned = place.folder / f"first-{self.layers_kept}.gguf"
+        pruned = place.answers / f"first-{self.layers_kept}.gguf"
         if not pruned.exists():
-            prune(CopyOptions(str(place.target), pruned), f"0-{self.layers_kept - 1}", remember=False)
+            options = CopyOptions(str(place.target), pruned, threads=place.threads, interrupt=place.interrupt)
+            prune(options, f"0-{self.layers_kept - 1}", remember=False)
         return pruned
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:

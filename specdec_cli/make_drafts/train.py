@@ -5,15 +5,16 @@ It can be killed at any time. The same command continues, and ends with the same
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,7 +27,7 @@ from specdec_cli.gguf.header import Header
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.make_drafts.draft_copy import find_target, require_place, require_room, use_command
+from specdec_cli.make_drafts.draft_copy import find_target, remembered, require_place, require_room, use_command
 from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
 from specdec_cli.make_drafts.recipe import (
     Counts,
@@ -46,7 +47,6 @@ from specdec_cli.make_drafts.target_texts import (
 )
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
-from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.sources import read_local
 from specdec_cli.settings.config import Settings
 from specdec_cli.user_files import format_bytes
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 _HELD_OUT_SHARE = 0.1
 """Tokens recorded from held-out prompts, as a share of those recorded for training."""
 _LONGEST_PROMPT = 512
-_SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +96,16 @@ def train_draft(
         hardware.load(machine)
     other = read_local(options.before) if options.before else None
     target, header = find_target(options.target)
-    place = TrainingPlace(target, header, options.folder or options.out.with_suffix(".training"))
-    training = _Training(recipe, options, place, progress, interrupt)
+    folder, threads = options.folder or options.out.with_suffix(".training"), options.threads or host.physical_cores()
+    place = TrainingPlace(target, header, folder, threads, interrupt)
+    training = _Training(recipe, options, place, progress)
     training.prepare()
     with one_session(training.settings, interrupt, tune=False) as session:
         prompts = training_prompts(session, options.prompts, options.held_out, _LONGEST_PROMPT, options.raw)
         windows, held_out = training.record(session, prompts)
     plan, trained = training.train(windows, held_out)
-    if recipe.use == "self":
-        made_drafts.remember(target, options.out, f"{recipe.kind}, {trained.steps} steps")
+    how = f"{recipe.kind}, {trained.steps} steps"
+    notes = remembered(target, options.out, how) if recipe.use == "self" else ()
     before, after = training.measure(prompts.held_out, other)
     return DraftTrainingResult(
         kind=recipe.kind,
@@ -118,7 +118,7 @@ def train_draft(
         agreement=trained.best,
         before=before,
         after=after,
-        notes=(*prompts.notes, f"the texts are in {place.folder}: train longer with --minutes, or remove the folder"),
+        notes=(*prompts.notes, *notes, f"the texts are in {folder}: train longer with --minutes, or remove the folder"),
         seconds=perf_counter() - started,
         run=_command(recipe, options),
     )
@@ -141,7 +141,6 @@ class _Training:
     options: TrainingOptions
     place: TrainingPlace
     progress: TrainingProgress
-    interrupt: Interrupt
 
     @property
     def settings(self) -> Settings:
@@ -152,7 +151,7 @@ class _Training:
             drafter="none",
             max_tokens=options.longest,
             ctx=_LONGEST_PROMPT + options.longest + 1,
-            threads=options.threads or host.physical_cores(),
+            threads=self.place.threads,
             gpu_layers=options.gpu_layers,
         )
 
@@ -160,10 +159,22 @@ class _Training:
     def checkpoint(self) -> Path:
         return self.place.folder / f"{self.recipe.kind}.pt"
 
+    @property
+    def _record(self) -> Path:
+        return self.checkpoint.with_suffix(".json")
+
+    def _recorded(self) -> tuple[str, list[Any], dict[str, Any]]:
+        """The checkpoint's output file, what determined the training, and its plan."""
+        if not self._record.exists():
+            return "", [], {}
+        (out, *asked), plan = msgspec.json.decode(self._record.read_bytes())
+        return out, asked, plan
+
     def prepare(self) -> None:
         """Raise UsageError or SpecdecError if the target, the memory, the disk or the output file isn't suitable."""
-        # After training has begun, the output file is its best draft so far and may be overwritten.
-        require_place(self.options.out, self.place.target, self.options.force or self.checkpoint.exists())
+        # After training has begun, its output file is the best draft so far and may be overwritten.
+        begun = self.checkpoint.exists() and self._recorded()[0] == str(self.options.out.absolute())
+        require_place(self.options.out, self.place.target, self.options.force or begun)
         row_bytes = 2 * self.place.width * len(self.recipe.layers(self.place))
         memory, free = self.recipe.needed_bytes(self.place), host.available_memory()
         if free is not None and memory > free:
@@ -182,7 +193,7 @@ class _Training:
         trial, target = self.place.folder / "untrained.gguf", self.place.target
         self.recipe.student(self.place, np.zeros(self.place.n_vocab, np.int64)).write(trial)
         try:
-            require_heads(target, trial, self.interrupt)
+            require_heads(target, trial, self.place.interrupt)
         except SpecdecError as error:
             raise SpecdecError(
                 f"{target.name} does not give the hidden rows that {self.recipe.kind} reads: {error}",
@@ -196,19 +207,20 @@ class _Training:
         from specdec_cli.make_drafts.training.windows import Windows
 
         recipe, options, place = self.recipe, self.options, self.place
+        wanted, made = TextsWanted(options.tokens, options.longest, options.temperatures), []
+        parts = (
+            (place.answers, prompts.train, wanted),
+            (place.folder / "held-out", prompts.held_out, replace(wanted, tokens=int(_HELD_OUT_SHARE * wanted.tokens))),
+        )
+        for folder, chosen, _ in parts:
+            _require_same(folder, place.target, chosen, replace(wanted, tokens=0))
         source = recipe.source(place)
-        with ExitStack() as loaded:
-            other = load_model(source, Placement(options.gpu_layers), session.interrupt) if source else None
-            if other:
-                loaded.callback(other.close)
-            rows, made = RowsWanted(recipe.rows_name(place), recipe.layers(place), other), []
-            for name, chosen, share in (
-                ("answers", prompts.train, 1.0),
-                ("held-out", prompts.held_out, _HELD_OUT_SHARE),
-            ):
-                wanted = TextsWanted(int(share * options.tokens), options.longest, options.temperatures)
-                _require_same(place.folder / name, place.target, chosen, replace(wanted, tokens=0))
-                paths = record_texts(session, chosen, wanted, rows, place.folder / name, self.progress.recording)
+        with (
+            closing(load_model(source, Placement(options.gpu_layers), place.interrupt)) if source else nullcontext()
+        ) as other:
+            rows = RowsWanted(recipe.rows_name(place), recipe.layers(place), other)
+            for folder, chosen, part in parts:
+                paths = record_texts(session, chosen, part, rows, folder, self.progress.recording)
                 made.append(Windows(paths, options.window))
         return made[0], made[1]
 
@@ -218,10 +230,10 @@ class _Training:
 
         counts = windows.used(self.place.n_vocab)
         plan = self._plan(windows, counts)
-        student = self.recipe.student(self.place, counts)
-        stopped, report = self.interrupt.is_set, self.progress.training
+        student, stopped = self.recipe.student(self.place, counts), self.place.interrupt.is_set
+        run = trainer.TrainingRun(student, plan, self.checkpoint)  # if this fails, the student is untrained
         try:
-            return plan, trainer.train(student, windows, held_out, plan, self.checkpoint, stopped, report)
+            return plan, trainer.train(run, windows, held_out, stopped, self.progress.training)
         finally:
             if self.checkpoint.exists():
                 made = self.checkpoint.with_suffix(".gguf")
@@ -231,18 +243,29 @@ class _Training:
                     self.progress.stopped(self.options.out.name)
 
     def _plan(self, windows: Windows, counts: Counts) -> TrainingPlan:
-        """As many steps as the time allows, estimated from the first ones. A resumed run keeps its plan."""
+        """The plan of the checkpoint if it's of the same options, recipe and texts; otherwise a new one."""
+        from specdec_cli.make_drafts.training.trainer import TrainingPlan
+
+        options, before = self.options, self.recipe.before(self.place)
+        texts = hashlib.sha256(counts.tobytes()).hexdigest()
+        asked: list[Any] = [options.minutes, options.steps, options.window, options.lr, options.tokens]
+        asked += [self.place.threads, repr(self.recipe), before and _version(before), texts]
+        _, known, kept = self._recorded()
+        if known == asked:
+            plan = TrainingPlan(**kept)
+        else:
+            plan = self._new_plan(windows, counts)
+            self.checkpoint.unlink(missing_ok=True)
+        record = [str(options.out.absolute()), *asked], asdict(plan)
+        self._record.write_bytes(msgspec.json.encode(record))
+        return plan
+
+    def _new_plan(self, windows: Windows, counts: Counts) -> TrainingPlan:
+        """As many steps as the time allows, estimated from the first ones."""
         from specdec_cli.make_drafts.training.trainer import LEAST_STEPS, TrainingPlan, seconds_of_a_step
 
-        options, record = self.options, self.checkpoint.with_suffix(".json")
-        threads = options.threads or host.physical_cores()
-        asked = [options.minutes, options.steps, options.batch, options.window, options.lr, options.tokens, threads]
-        if record.exists():
-            known, kept = msgspec.json.decode(record.read_bytes())
-            if known == asked:
-                return TrainingPlan(**kept)
-            self.checkpoint.unlink(missing_ok=True)
-        seconds = seconds_of_a_step(self.recipe.student(self.place, counts), windows, options.batch, threads)
+        options, threads = self.options, self.place.threads
+        seconds = seconds_of_a_step(self.recipe.student(self.place, counts), windows, threads)
         steps = options.steps or int(60 * options.minutes / seconds)
         if not options.steps and steps < LEAST_STEPS:
             raise SpecdecError(
@@ -250,41 +273,44 @@ class _Training:
                 f"Use --minutes {LEAST_STEPS * seconds / 60 + 1:,.0f} or more, or train a smaller draft.",
             )
         self.progress.planned(steps, seconds, _peak_bytes())
-        plan = TrainingPlan(steps, options.batch, options.lr, _SEED, threads)
-        record.write_bytes(msgspec.json.encode((asked, asdict(plan))))
-        return plan
+        return TrainingPlan(steps, options.lr, threads)
 
     def measure(
         self, prompts: Mapping[Prompt, Sequence[int]], other: tuple[Path, Header] | None
     ) -> tuple[DraftFigures | None, DraftFigures]:
-        """Measure the draft before training, or the one to compare with; and the new draft."""
+        """Measure the draft to compare with, or else the one before training; and the new draft."""
         recipe = self.recipe
 
         def measured(path: Path, use: str, tree: int) -> DraftFigures:
             self.progress.measuring(path.name)
             settings = replace(self.settings, ctx=None, draft=str(path), drafter=use, tree=tree)
-            return draft_figures(settings, prompts, self.options.what_if, self.interrupt)
+            return draft_figures(settings, prompts, self.options.what_if, self.place.interrupt)
 
         before = None
-        if path := recipe.before(self.place):
-            before = measured(path, recipe.use, recipe.tree)
-        elif other:
+        if other:
             before = measured(other[0], head_of(other[1]) or "model", 1)
+        elif path := recipe.before(self.place):
+            before = measured(path, recipe.use, recipe.tree)
         return before, measured(self.options.out, recipe.use, recipe.tree)
 
 
 def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> None:
     """Raise SpecdecError if a folder has answers of another target, other prompts or other options."""
-    about = target.stat()
-    what = [target.name, about.st_size, about.st_mtime_ns, asdict(wanted), list(prompts.values())]
+    what = [*_version(target), asdict(wanted), list(prompts.values())]
     data, record = msgspec.json.encode(what), folder / "answers.json"
     if record.exists() and record.read_bytes() != data:
         raise SpecdecError(
             f"{folder} has answers that were recorded with another target, other prompts or other options",
-            "Remove it, or use another --work folder.",
+            f"Remove {folder.parent}, or use another --work folder.",
         )
     folder.mkdir(parents=True, exist_ok=True)
     record.write_bytes(data)
+
+
+def _version(path: Path) -> list[str | int]:
+    """What changes with a file."""
+    about = path.stat()
+    return [path.name, about.st_size, about.st_mtime_ns]
 
 
 def _peak_bytes() -> int:

@@ -1,6 +1,7 @@
 """Which models can lose layers, how layers are named, and how a search finds them."""
 
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,11 @@ from driver import TARGET
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import Header, Tensor
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import prune as pruning
 from specdec_cli.make_drafts.draft_copy import CopyOptions, ranges, require_copyable
 from specdec_cli.make_drafts.prune import LayerSearch, layers_of, outlets, require_prunable
+from specdec_cli.make_drafts.recipe import ExitRecipe, TrainingPlace
 from specdec_cli.weights import model_loading
 
 TENSORS = ("attn_norm.weight", "attn_output.weight", "ffn_down.weight")
@@ -110,3 +113,29 @@ def test_a_search_tries_its_copy_in_one_child(monkeypatch, tmp_path):
     options = CopyOptions(str(TARGET), tmp_path / "out.gguf", threads=1)
     made = pruning.prune(options, LayerSearch(5, str(tmp_path / "prompts.txt")))
     assert len(made.layers) == 5 and tried.count("whole.gguf") == 1
+
+
+NORM = "output_norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (header("gemma", tensors=[NORM]), "always that of its embeddings"),
+        (header("olmo"), "its output norm has no weights"),
+        (header("phi2", tensors=[NORM, "output.bias"]), "has a bias"),
+        (header("granite", tensors=[NORM], logit_scale=8.0), "its logits are scaled"),
+    ],
+)
+def test_what_has_no_early_exit(model, why):
+    with pytest.raises(SpecdecError, match=r"early exit of some\.gguf") as caught:
+        ExitRecipe(2).layers(TrainingPlace(Path("some.gguf"), model, Path(), 1, Interrupt()))
+    assert why in str(caught.value) and "specdec draft distill" in caught.value.hint
+
+
+def test_an_early_exit_copies_layers_with_the_threads_and_the_interrupt_of_its_training(monkeypatch, tmp_path):
+    copied = []
+    monkeypatch.setattr("specdec_cli.make_drafts.recipe.prune", lambda options, *_, **__: copied.append(options))
+    place = TrainingPlace(TARGET, header(), tmp_path, 3, Interrupt())
+    out = ExitRecipe(2).source(place)
+    assert [(each.out, each.threads, each.interrupt) for each in copied] == [(out, 3, place.interrupt)]

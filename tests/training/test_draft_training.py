@@ -1,19 +1,22 @@
 """Drafts that learn from a target, on tiny models. It takes PyTorch: `make test-training`."""
 
 import hashlib
+import pickle
 import random
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import replace
 
+import ggufs
 import numpy as np
 import pytest
 import tiny
 from driver import DRAFT, TARGET, call, specdec, start
 
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import Interrupted, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import train as draft_training
@@ -200,6 +203,79 @@ def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(folder):
     whole = options(folder, "unstopped")
     draft_training.train_draft(Eagle3Recipe(), whole, Silent(), Interrupt())
     assert whole.out.read_bytes() == asked.out.read_bytes()
+
+
+@pytest.fixture
+def briefly(folder, tmp_path, monkeypatch):
+    """Trains for three steps, in a shared work folder. The drafts that would be measured are the figures."""
+
+    def train(recipe, name="own", **changes):
+        said, asked = Silent(), options(folder, name, tokens=1000, longest=16, steps=3)
+        asked = replace(asked, out=tmp_path / f"{name}.gguf", folder=tmp_path / "work", **changes)
+        return draft_training.train_draft(recipe, asked, said, Interrupt()), [step.step for step in said.steps]
+
+    monkeypatch.setattr(draft_training, "draft_figures", lambda settings, *_: settings.draft)
+    return train
+
+
+def test_a_work_folder_serves_other_recipes_and_a_changed_target(briefly, folder, tmp_path):
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+
+    (tmp_path / "config").write_text("no folder")
+    target, work = tiny.write(tmp_path / "target.gguf", "qwen3"), tmp_path / "work"
+    draft = tmp_path / "draft.gguf"
+    others = (MedusaRecipe(heads=1), MedusaRecipe(), DistilRecipe(draft), DistilRecipe(draft), ExitRecipe(2))
+    for number, recipe in enumerate((*others, ExitRecipe(3))):
+        tiny.write(draft, "qwen3", noise=number / 10)
+        result, steps = briefly(recipe, target=str(target), before=str(folder / "draft.gguf"))
+        assert steps == [1, 2, 3] and result.before == str(folder / "draft.gguf")
+        assert any("name it with -md" in note for note in result.notes) == isinstance(recipe, ExitRecipe)
+    tiny.write(target, "qwen3", seed=1)
+    with pytest.raises(SpecdecError, match="another target") as refusal:
+        briefly(ExitRecipe(3), target=str(target))
+    assert refusal.value.hint.startswith(f"Remove {work}, ")
+    for part in ("answers", "held-out"):
+        shutil.rmtree(work / part)
+    for recipe in (MedusaRecipe(), ExitRecipe(3)):
+        assert briefly(recipe, "new", target=str(target))[1] == [1, 2, 3]
+    copied, own = (GgufWeights(path).read("blk.2.attn_q.weight") for path in (tmp_path / "new.gguf", target))
+    assert np.array_equal(copied, own)
+
+
+def test_a_file_is_overwritten_only_by_its_own_training(briefly, tmp_path):
+    briefly(MedusaRecipe(heads=1), force=False)
+    other, own = tmp_path / "other.gguf", tmp_path / "own.gguf"
+    other.write_bytes(b"precious")
+    with pytest.raises(UsageError, match="already exists"):
+        briefly(MedusaRecipe(heads=1), "other", force=False)
+    assert other.read_bytes() == b"precious"
+    made = own.read_bytes()
+    assert briefly(MedusaRecipe(heads=1), force=False)[1] == [] and own.read_bytes() == made
+    (tmp_path / "work" / "medusa.pt").write_bytes(b"damaged")
+    with pytest.raises(pickle.UnpicklingError):
+        briefly(MedusaRecipe(heads=1), force=False)
+    assert own.read_bytes() == made
+
+
+def test_a_split_model_is_read_from_all_its_files(folder, tmp_path):
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+
+    first, *others = ggufs.split(folder / "target.gguf", tmp_path, 20)
+    whole, parts = GgufWeights(folder / "target.gguf"), GgufWeights(first)
+    assert others and parts.names == whole.names
+    assert all(np.array_equal(parts.read(name), whole.read(name)) for name in whole.names)
+
+
+def test_an_exit_scales_the_bias_of_its_norm(folder, tmp_path):
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
+    from specdec_cli.make_drafts.training.heads import ExitStudent
+
+    biased, out = tmp_path / "biased.gguf", tmp_path / "exit.gguf"
+    rewrite(biased, GgufWeights(folder / "target.gguf"), {"output_norm.bias": np.ones(tiny.WIDTH)}, "biased")
+    student = ExitStudent(GgufWeights(biased))
+    student.model.gain.data *= 2
+    student.write(out)
+    assert (GgufWeights(out).read("output_norm.bias") == 2).all()
 
 
 def refused(folder, recipe, **changes):

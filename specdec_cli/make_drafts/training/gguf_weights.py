@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.gguf.reader import part_names
 from specdec_cli.make_drafts.training.decoder import Shape
 
 _BLOCK = 32
@@ -19,13 +20,14 @@ _Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
 class GgufWeights:
-    """A file's settings and tensors."""
+    """A model's settings and tensors. path: of its first file, if it is split."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._reader: Any = gguf.GGUFReader(path)
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        self.architecture: str = self._reader.fields["general.architecture"].contents()
+        readers: list[Any] = [gguf.GGUFReader(path.with_name(part)) for part in part_names(path.name)]
+        self._fields = readers[0].fields
+        self._tensors = {tensor.name: tensor for reader in readers for tensor in reader.tensors}
+        self.architecture: str = self._fields["general.architecture"].contents()
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -50,14 +52,9 @@ class GgufWeights:
         """A tensor as stored in the file, and its type."""
         return self._tensors[name].data, self._tensors[name].tensor_type
 
-    def setting(self, name: str) -> Any:
-        """A value by its full name; None if it is missing."""
-        field = self._reader.fields.get(name)
-        return None if field is None else field.contents()
-
     def copy_settings(self, writer: gguf.GGUFWriter, prefixes: Sequence[str], but: Sequence[str] = ()) -> None:
         """Copy the values whose names have one of these prefixes to a new file."""
-        for name, field in self._reader.fields.items():
+        for name, field in self._fields.items():
             if name.startswith(tuple(prefixes)) and name not in ("general.architecture", *but):
                 inner = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
                 writer.add_key_value(name, field.contents(), field.types[0], inner)

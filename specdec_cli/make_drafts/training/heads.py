@@ -31,7 +31,6 @@ STEPS, STEP_WEIGHTS = 3, (1.0, 0.8, 0.6)
 """Tokens of an EAGLE-3 draft in training, and their weights in the loss."""
 _HEAD_WEIGHT = 0.8
 """The weight of each Medusa head's loss, relative to the head before it."""
-_OUTPUT, _NORM = "output.weight", "output_norm.weight"
 
 
 class Eagle3Model(nn.Module):
@@ -100,13 +99,19 @@ class Eagle3Student(WordStudent):
     weights = STEP_WEIGHTS
 
     def __init__(
-        self, target: GgufWeights, layers: Sequence[int], target_width: int, context: int, words: Words, width: int
+        self,
+        target: GgufWeights,
+        layers: Sequence[int],
+        target_width: int,
+        context: int,
+        rope_base: float,
+        words: Words,
+        width: int,
     ) -> None:
         super().__init__(target, words)
         self._layers = list(layers)
         embedding = target.read("token_embd.weight")
-        base = float(target.setting(f"{target.architecture}.rope.freq_base") or 10000.0)
-        self.shape = new_shape(1, width, len(embedding), context, base)
+        self.shape = new_shape(1, width, len(embedding), context, rope_base)
         torch.manual_seed(1)
         self.model = Eagle3Model(self.shape, target_width, len(words.ids))
         _start(self.model, embedding, output_of(target, words.ids))
@@ -212,7 +217,8 @@ class ExitStudent(RowStudent):
         pruned = self._pruned
         with torch.no_grad():
             lens = self.model.cpu()
-            output = self._output + self._output @ lens.map.weight
-            norm = torch.from_numpy(pruned.read(_NORM)) * lens.gain
-        weights = {_OUTPUT: output.numpy(), _NORM: norm.numpy()}
+            weights = {"output.weight": (self._output + self._output @ lens.map.weight).numpy()}
+            for name in ("output_norm.weight", "output_norm.bias"):
+                if name in pruned:
+                    weights[name] = (torch.from_numpy(pruned.read(name)) * lens.gain).numpy()
         rewrite(path, pruned, weights, f"early exit of {pruned.path.stem}")

@@ -36,7 +36,7 @@ class Student(ABC):
 
     @abstractmethod
     def write(self, path: Path) -> None:
-        """Write it as a GGUF file. Raises SpecdecError if that fails."""
+        """Write it as a GGUF file."""
 
 
 class RowStudent(Student):

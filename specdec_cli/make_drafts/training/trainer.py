@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from time import monotonic
@@ -22,7 +22,8 @@ from specdec_cli.user_files import replacing
 WARM_UP, COOL_DOWN = 30, 0.5
 """Steps over which the learning rate rises, and the share of all steps over which it falls linearly to zero (arXiv
 2405.18392)."""
-WEIGHT_DECAY, MOST_GRADIENT = 0.05, 1.0
+BATCH, WEIGHT_DECAY, MOST_GRADIENT = 8, 0.05, 1.0
+_SEED = 1
 CHECKS, CHECKED = 40, 16
 """How many evaluations on held-out texts there are, and on how many windows."""
 SAVING = 0.03
@@ -33,12 +34,10 @@ TRIED, LEAST_STEPS = 3, 20
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Everything that defines a training run: the same plan and data give the same weights. lr: for matrices (Muon)."""
+    """How to train: the same student, texts and plan give the same weights. lr: for matrices (Muon)."""
 
     steps: int
-    batch: int
     lr: float
-    seed: int
     threads: int
 
     def rate(self, step: int) -> float:
@@ -50,36 +49,27 @@ Optimizers: TypeAlias = list[torch.optim.Optimizer]
 Report = Callable[[TrainingStep], None]
 
 
-def seconds_of_a_step(student: Student, texts: Windows, batch: int, threads: int) -> float:
+def seconds_of_a_step(student: Student, texts: Windows, threads: int) -> float:
     """Time some steps. They change the student, so it must be made again."""
     torch.set_num_threads(threads)
     _place(student)
     optimizers, laps = optimizers_of(student.model, 0.0), []
     for step in range(TRIED):
         before = monotonic()
-        _step(student, texts, optimizers, TrainingPlan(TRIED, batch, 0.0, 0, threads), step)
+        _step(student, texts, optimizers, TrainingPlan(TRIED, 0.0, threads), step)
         laps.append(monotonic() - before)
     return min(laps[1:])
 
 
 def train(
-    student: Student,
-    texts: Windows,
-    held_out: Windows,
-    plan: TrainingPlan,
-    checkpoint: Path,
-    stopped: Callable[[], bool],
-    report: Report = lambda _: None,
+    run: TrainingRun, texts: Windows, held_out: Windows, stopped: Callable[[], bool], report: Report
 ) -> TrainingStep:
-    """Train to the end of the plan, from `checkpoint` on if it exists; the student then has the best weights.
+    """Train to the end of the plan; the student then has the best weights.
 
     Raises Interrupted once `stopped` returns True, with a checkpoint written and the best weights so far in the
     student; SpecdecError if the loss is no longer finite.
     """
-    torch.set_num_threads(plan.threads)
-    _place(student)
-    optimizers = optimizers_of(student.model, plan.lr)
-    run = _Run(student, plan, optimizers, checkpoint)
+    student, plan = run.student, run.plan
     watched = held_out.first(CHECKED).to(device_of(student))
     started, first, kept = monotonic(), run.step, monotonic()
     every = max(1, plan.steps // CHECKS)
@@ -87,7 +77,7 @@ def train(
         while run.step < plan.steps:
             if stopped():
                 raise Interrupted
-            loss = _step(student, texts, optimizers, plan, run.step)
+            loss = _step(student, texts, run.optimizers, plan, run.step)
             run.step += 1
             run.loss = loss if run.step == 1 else 0.95 * run.loss + 0.05 * loss
             if run.step % every == 0 or run.step == plan.steps:
@@ -114,13 +104,14 @@ def device_of(student: Student) -> torch.device:
     return trained(student.model)[0][1].device
 
 
-class _Run:
-    """The state of a training run, with the best weights so far."""
+class TrainingRun:
+    """The state of a training run, with the best weights so far. It continues from `checkpoint` if that exists."""
 
-    def __init__(
-        self, student: Student, plan: TrainingPlan, optimizers: list[torch.optim.Optimizer], checkpoint: Path
-    ) -> None:
-        self._student, self._plan, self._optimizers, self._checkpoint = student, plan, optimizers, checkpoint
+    def __init__(self, student: Student, plan: TrainingPlan, checkpoint: Path) -> None:
+        torch.set_num_threads(plan.threads)
+        _place(student)
+        self.student, self.plan, self._checkpoint = student, plan, checkpoint
+        self.optimizers = optimizers_of(student.model, plan.lr)
         self.step, self.loss, self.save_s = 0, 0.0, 0.05
         self._latest: list[float] = []
         self._best: list[float] = []
@@ -133,19 +124,18 @@ class _Run:
         self._latest = agreement
         if not self._best or mean(agreement) >= mean(self._best):
             self._best = agreement
-            self._weights = {name: weight.detach().clone() for name, weight in trained(self._student.model)}
+            self._weights = {name: weight.detach().clone() for name, weight in trained(self.student.model)}
 
     def take_best(self) -> None:
         with torch.no_grad():
-            for name, weight in trained(self._student.model):
+            for name, weight in trained(self.student.model):
                 weight.copy_(self._weights.get(name, weight))
 
     def save(self) -> None:
         before = monotonic()
         state = {
-            "plan": asdict(self._plan),
-            "weights": {name: weight.detach() for name, weight in trained(self._student.model)},
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "weights": {name: weight.detach() for name, weight in trained(self.student.model)},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "best": (self._best, self._weights),
             "latest": (self.step, self.loss, self._latest),
         }
@@ -155,19 +145,16 @@ class _Run:
 
     def _load(self) -> None:
         state = torch.load(self._checkpoint, weights_only=True)
-        if state["plan"] != asdict(self._plan):
-            what = f"{self._checkpoint} belongs to another training run"
-            raise SpecdecError(what, "Remove it, or use another --work folder.")
         with torch.no_grad():
-            for name, weight in trained(self._student.model):
+            for name, weight in trained(self.student.model):
                 weight.copy_(state["weights"][name])
-        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         (self._best, self._weights), (self.step, self.loss, self._latest) = state["best"], state["latest"]
 
     def progress(self, seconds: float) -> TrainingStep:
-        left, figures = seconds * (self._plan.steps - self.step), (tuple(self._latest), tuple(self._best))
-        return TrainingStep(self.step, self._plan.steps, self.loss, *figures, left)
+        left, figures = seconds * (self.plan.steps - self.step), (tuple(self._latest), tuple(self._best))
+        return TrainingStep(self.step, self.plan.steps, self.loss, *figures, left)
 
 
 def optimizers_of(model: nn.Module, lr: float) -> Optimizers:
@@ -183,16 +170,14 @@ def optimizers_of(model: nn.Module, lr: float) -> Optimizers:
     return made
 
 
-def _step(
-    student: Student, texts: Windows, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan, step: int
-) -> float:
+def _step(student: Student, texts: Windows, optimizers: Optimizers, plan: TrainingPlan, step: int) -> float:
     """One step of training; returns its loss."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = plan.lr * plan.rate(step)
     device = device_of(student)
     with torch.autocast(device.type, torch.bfloat16):
-        loss = student.loss(texts.random(plan.batch, plan.seed, step).to(device))
+        loss = student.loss(texts.random(BATCH, _SEED, step).to(device))
     if not math.isfinite(value := float(loss.detach())):
         raise SpecdecError("the loss is not finite", "Use a lower --lr, or other prompts.")
     loss.backward()
