@@ -36,11 +36,14 @@ class StandardSampler:
         self.coupled = noise is not None
         """Whether target and draft draw with the same noise."""
         self.constraint = constraint
-        self.needs_history = settings.penalises or constraint is not None
-        """Whether the distribution depends on the text before a row, not only on the row."""
         self._noise = noise
         self._context: Sequence[int] = ()
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the distribution depends on the text before a row, not only on the row."""
+        return self.settings.penalises or self.constraint is not None
 
     def watch(self, context: Sequence[int], prompt_tokens: int | None = None) -> None:
         """Use this (growing) sequence as the history for penalties and the constraint. prompt_tokens: how many of its
@@ -49,6 +52,10 @@ class StandardSampler:
         self._context = context
         if self.constraint is not None:
             self.constraint.begin(context, len(context) if prompt_tokens is None else prompt_tokens)
+
+    def allows(self, row: Row, ahead: Sequence[int] = ()) -> bool:
+        """Whether the constraint allows any token of a row."""
+        return self.constraint is None or bool(self.prepared(row, ahead).max() > _FORBIDDEN)
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
         """The most likely token. `ahead`: draft tokens between the end of the history and this row."""

@@ -94,6 +94,8 @@ class NestedDrafter(ModelDrafter):
         draft is complete.
         """
         for accepted, row in enumerate(rows):
+            if not self._sampler.allows(row, tokens):
+                return None
             p = self._sampler.categorical(row, tokens) if self._draws else None
             sure = 1.0
             if policy.uses_confidence:

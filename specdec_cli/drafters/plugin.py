@@ -106,7 +106,8 @@ class PluginDrafter:
 
     def __init__(self, spec: PluginSpec, context: DrafterContext) -> None:
         self.name = spec.name
-        self._sampler = copy(context.sampler)  # the target uses the original
+        self._sampler = copy(context.sampler)  # the target uses the original, whose constraint follows the answer
+        self._sampler.constraint = None
         models = {"model": context.model, "small": context.small}
         own: dict[str, Any] = {
             name: _Model(each) if each and spec.needs_model else None for name, each in models.items()
@@ -132,7 +133,9 @@ class PluginDrafter:
             _called(lambda: self._drafter.observe(step))
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
-        draft = _called(lambda: self._checked(self._drafter.guess(tuple(context), tuple(ahead), budget), budget))
+        text = tuple(context)
+        self._sampler.watch(text)
+        draft = _called(lambda: self._checked(self._drafter.guess(text, tuple(ahead), budget), budget))
         if len(draft.tokens) > budget or draft.parents is not None:
             raise ValueError(f"its guess is not a chain of at most {budget} tokens")
         return draft

@@ -33,7 +33,7 @@ class SmallDrafter(ModelDrafter):
             return 0
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
-        """Tokens that may follow `context` and then `ahead`, which may still be dropped (`forget`). None if this model
+        """Tokens that may follow `context` and then `ahead`, which may still be dropped (`forget`); none if this model
         can't read the text.
         """
         model = self._model
@@ -51,7 +51,7 @@ class SmallDrafter(ModelDrafter):
             model.begin_draft()
             news = list(ahead)
         row = model.decode(news)[0, : self._n_vocab]
-        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), len(ahead))
+        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), ahead)
         self._tree.grow(row, budget, self._read)
         return self._tree.draft(self.name)
 

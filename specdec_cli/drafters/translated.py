@@ -21,7 +21,6 @@ from specdec_cli.decoding.sampling import StandardSampler, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Draft, DraftModel, LengthPolicy, Rows, Step
 from specdec_cli.drafters.translation import TranslatedContext, Translation
 
-_CERTAIN = np.ones(1)
 _LEAST_RATE = 0.02
 """The weight of the latest step in the running means, after the first 50."""
 
@@ -57,7 +56,7 @@ class TranslatedDrafter:
         draws, observer = self._may_draw and self._drawn >= self._likeliest, None
         while True:
             logits = self._translation.row(row)
-            if logits.max() == -np.inf:  # the target has no token for any of it
+            if logits.max() == -np.inf or not self._sampler.allows(logits, tokens):  # the target has no token for it
                 break
             p = self._sampler.categorical(logits, tokens) if draws else None
             if self._may_draw and observer is None:
@@ -74,7 +73,7 @@ class TranslatedDrafter:
                 if len(tokens) == budget or not policy.should_draft(len(tokens), sure):
                     break
                 tokens.append(other)
-                q.append(Categorical(np.array([other]), _CERTAIN))
+                q.append(Categorical.only(other))
             if len(tokens) < whole or len(tokens) == budget or not policy.should_read(len(tokens)):
                 break
             row = self._context.add(own)

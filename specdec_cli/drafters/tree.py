@@ -40,8 +40,7 @@ class _Place:
 class Tree:
     """draws: draw tokens from the draft's distribution; otherwise, take the most likely. width: the most branches.
 
-    start: how many tokens are between the end of the sampler's history and the tree. deepest: the most tokens on one
-    path.
+    before: the tokens between the end of the sampler's history and the tree. deepest: the most tokens on one path.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Tree:
         draws: bool,
         width: int,
         policy: LengthPolicy,
-        start: int = 0,
+        before: Sequence[int] = (),
         deepest: float = inf,
     ) -> None:
         self.tokens: list[int] = []
@@ -59,7 +58,7 @@ class Tree:
         self.numbers: list[int] = []
         """For each token, its node number in the draft model's cache; -1 if that hasn't read it."""
         self._sampler, self._rng, self._draws, self._width, self._policy = sampler, rng, draws, width, policy
-        self._start, self._deepest = start, deepest
+        self._before, self._deepest = before, deepest
         self._uses_confidence = width > 1 or policy.uses_confidence
         self._q: list[Categorical] = []
         self._reach: list[float] = []
@@ -121,9 +120,9 @@ class Tree:
 
     def _open(self, node: int, reach: float, row: Row) -> None:
         """Offer a place for the first child of `node`."""
-        ahead = self.tokens if self._width == 1 else self._path(node)
-        if self._sampler.constraint is not None and self._sampler.prepared(row, ahead).max() == -inf:
-            return  # the constraint allows none of the draft model's tokens
+        ahead = [*self._before, *(self.tokens if self._width == 1 else self._path(node))]
+        if not self._sampler.allows(row, ahead):
+            return
         if self._draws:
             q = self._sampler.categorical(row, ahead)
             sure = float(q.probs.max()) if self._uses_confidence else 1.0
@@ -148,7 +147,7 @@ class Tree:
         if not self._policy.should_draft(len(self.tokens), place.sure, candidate):
             return False
         if place.q is not None:
-            token = self._sampler.draw(place.q, self._start + self._depth(place.node), self._rng)
+            token = self._sampler.draw(place.q, len(self._before) + self._depth(place.node), self._rng)
             self._q.append(place.q)
         else:
             token = place.ranked[0][place.sibling_index]

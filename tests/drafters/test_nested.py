@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from exactness import PLAIN, WRONG, compared, pair
 from fakes import GREEDY, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, drafter_of, drafts_of, run, tokens_of
+from test_constraint import Rules
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -51,6 +53,25 @@ def test_the_draft_is_the_models_own_in_fewer_passes(name):
             drafter.observe(Step(1, (), mine.tokens, 6, (), name, 0, 0, 0, 0))
         assert nested._model.length <= len(context)
     assert len(nested._model.passes) < len(alone._model.passes)
+
+
+def test_the_history_of_a_guess_includes_what_the_draft_model_has_written():
+    sampler = StandardSampler(SamplingOptions(presence_penalty=100.0))
+    sampler.watch([1, 2])
+    model, nested = (drafter_of(name, Table(10, 4, order=1), sampler) for name in ("model", "model<small"))
+    for drafter in (model, nested):
+        drafter.start([1, 2])
+    tokens = model.propose([1, 2], 8, FixedLength(8)).tokens
+    assert sorted(tokens) == [0, *range(3, 10)], "no token comes twice"
+    assert nested._guesser.guess([1, 2], tokens[:5], 3).tokens == tokens[5:]
+
+
+def test_it_drafts_nothing_where_a_constraint_allows_none_of_its_tokens():
+    sampler = StandardSampler(GREEDY, constraint=Rules(lambda _: {8}, 9))
+    sampler.watch([1, 2])
+    drafter = drafter_of("model<ngram", Table(8, 1), sampler)
+    drafter.start([1, 2])
+    assert drafter.propose([1, 2], 4, FixedLength(4)) == NO_DRAFT
 
 
 @pytest.mark.parametrize("most", [3, 0])

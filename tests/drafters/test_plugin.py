@@ -78,6 +78,15 @@ def test_whatever_it_raises_the_answer_goes_on_with_a_note(where, name):
     assert "continued alone: " in events[-1].notes[0] and not events[-1].notes[0].endswith(": ")
 
 
+def test_a_guess_has_the_text_so_far_as_its_history():
+    context = DrafterContext(None, TABLE.n_vocab, StandardSampler(PENALISED), False, np.random.default_rng(1))
+    with installed(partial(drafter, OWN, len(PROMPT), Fault("", "", None))):
+        made = drafters.create(NAME, context)
+    made.start(PROMPT)
+    made.guess(PROMPT, (), 2)
+    assert made._sampler._context == PROMPT
+
+
 def test_an_interrupt_is_the_users():
     with pytest.raises(KeyboardInterrupt):
         answer(Fault("", "propose", raising(KeyboardInterrupt())))

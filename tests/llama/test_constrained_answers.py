@@ -5,11 +5,19 @@ import tiny
 from engines import loaded, open_session
 from schemas import invalid, schemas
 
-from specdec_cli import Grammar, SamplingParams, SpeculativeConfig
+from specdec_cli import Draft, Grammar, SamplingParams, SpeculativeConfig
+
+
+class Repeating:
+    """A program's own drafter, which ignores the grammar."""
+
+    def propose(self, context, budget, policy):
+        return Draft(context[-2:][:budget])
+
 
 SCHEMAS = schemas()
 EVERY = 24
-DRAFTERS = ["grammar", "ngram", "model", "lookahead", "grammar+ngram+model", "model<ngram"]
+DRAFTERS = ["grammar", "ngram", "model", "lookahead", "grammar+ngram+model", "model<ngram", Repeating()]
 
 
 @pytest.fixture(scope="module")
