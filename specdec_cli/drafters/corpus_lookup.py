@@ -57,6 +57,8 @@ class CorpusLookup:
 
     def learn(self, context: Sequence[int]) -> None:
         """See what became of the last sequel, up to the first token that was not right."""
+        if len(context) <= self._since:  # it hasn't grown
+            return
         for place, (token, kind) in enumerate(self._expected, self._since):
             if place >= len(context):
                 break

@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from copy import copy
+from itertools import accumulate
+from operator import mul
 
 from specdec_cli.decoding.types import LIKELY, NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
@@ -101,6 +103,8 @@ class NgramDrafter:
 
     def sequel(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> tuple[list[int], list[float]]:
         """What follows `context` and then `ahead`, which isn't taken in, and how sure of each token that is."""
+        if not len(self._text):  # not started yet
+            return [], []
         self._read(context)
         text, cursor = self._text, copy(self._cursor)
         state, matched = text.match, text.length(text.match)
@@ -160,7 +164,7 @@ class NgramDrafter:
         """The text's own sequel or the corpus's: that which promises more tokens, among equals the text's."""
         if self._text.length(self._text.match) < DEPTH:
             theirs = reader.sequel(context, most)
-            if _promise(theirs[1]) > _promise(sure):
+            if sum(accumulate(theirs[1], mul)) > sum(accumulate(sure, mul)):
                 return theirs
         return tokens, sure
 
@@ -192,12 +196,3 @@ class NgramDrafter:
         """The kind of a resumption, where the longest match expects this token, or none (-1)."""
         differs = self._text.tokens[resumption.place] != expected
         return KINDS * (0 if expected < 0 else 1 + differs) + resumption.kind
-
-
-def _promise(sure: Sequence[float]) -> float:
-    """How many tokens of a draft can be expected to stand."""
-    reach, tokens = 1.0, 0.0
-    for confidence in sure:
-        reach *= confidence
-        tokens += reach
-    return tokens

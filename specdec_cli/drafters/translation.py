@@ -149,9 +149,11 @@ class TranslatedContext:
         be added.
         """
         self._follow_target(text)
-        model, opening = self._model, len(self._translation.draft.opening)
-        settled = max(len(self._held) - (_UNSETTLED if model.rewinds else 0), opening)
-        tokens = self._translation.draft.write(bytes(self._text[self._ends[settled - 1] if settled else 0 :]))
+        model, draft = self._model, self._translation.draft
+        settled = max(len(self._held) - (_UNSETTLED if model.rewinds else 0), len(draft.opening))
+        settled = min(settled, len(self._held))  # if the prompt has no bytes, `begin` hasn't read all of the opening
+        news = draft.write(bytes(self._text[self._ends[settled - 1] if settled else 0 :]))
+        tokens = [*draft.opening[settled:], *news]
         if not tokens:
             return None
         known = sum(1 for _ in takewhile(bool, map(eq, self._held[settled:], tokens[:-1])))

@@ -95,7 +95,7 @@ class LlamaContext:
             self.cache.clear()
             self.length, self.tokens, self._failed = 0, [], False
         if self.reuses:
-            limit = len(text) - 1
+            limit = max(len(text) - 1, 0)
             kept = min(self.common(text), limit)
             if kept < self.length and not self.rewinds:
                 kept = 0

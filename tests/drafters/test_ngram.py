@@ -68,6 +68,10 @@ def test_confidence_is_how_often_such_matches_came_true():
     assert after([3] * 12) > after([3]) > after(range(10, 22))
 
 
+def test_before_it_is_started_it_knows_no_sequel():
+    assert NgramDrafter(prediction=[5, 6]).sequel([1] * 9, (), 4) == ([], [])
+
+
 def test_a_repeating_answer_is_drafted_almost_whole():
     events = run(FakeTarget(Recurring(7)), (1, 2), NgramDrafter(), k=6, max_tokens=100)
     report = Metrics.of(events)
@@ -99,6 +103,7 @@ def test_what_came_true_makes_it_surer():
         for i in range(rounds):
             context += [i, 100 + i]
             drafter.propose(context, 1, FIXED)
+            drafter.sequel(context, (), 1)  # a draft model asks in the same step
             context += [200 + i if right else 999]
         return sure_of([*context, rounds, 100 + rounds], drafter)
 

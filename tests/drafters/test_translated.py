@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, Doubles, compared, error_of_answers, own_text
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
+from test_constraint import Rules
 
 from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
@@ -148,6 +149,15 @@ def test_a_token_that_is_not_said_whole_ends_the_draft():
     assert drafter.propose(PROMPT, 6, Once(6)).tokens == (2,)
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN])
+def test_a_draft_ends_where_a_constraint_allows_none_of_its_tokens(sampling):
+    sampler = StandardSampler(sampling, constraint=Rules(lambda ahead: {len(ahead) * len(TARGET)}, len(TARGET) + 1))
+    sampler.watch(PROMPT)
+    drafter = translated(True)(sampler, np.random.default_rng(0))
+    drafter.start(PROMPT)
+    assert drafter.propose(PROMPT, 4, FixedLength(4)).tokens == (0,)
+
+
 def test_the_likeliest_token_is_proposed_where_it_is_accepted_more_often():
     """A flat draft model that prefers the right token: drawn, it would be right every other time."""
     sure, flat = Says(len(TARGET), 0, by=9.0), Says(len(DRAFT), 4, by=1.5)
@@ -179,6 +189,14 @@ def test_what_is_held_says_what_the_target_said(kind):
         for token in rng.integers(1, len(DRAFT), rng.integers(0, 3)).tolist():
             context.add(token)
         context.rewind(())
+
+
+def test_a_prompt_without_bytes_leaves_the_opening_to_read():
+    context = TranslatedContext(model := FakeDraftModel(Table(len(DRAFT), 1)), translation())
+    assert context.begin([]) == 0
+    for text in ([], [0], [0, 3]):
+        assert context.follow(text, 4) is not None
+    assert model._cache == [0, 4, 1]
 
 
 def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():

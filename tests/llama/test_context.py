@@ -29,6 +29,14 @@ def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone(opened):
         assert seen == [(done, total) for done in reported], "the end is told, too"
 
 
+def test_an_empty_text_leaves_it_usable(opened):
+    context = opened("target")
+    context.reuses = True
+    assert context.begin([]) == 0
+    context.decode((1, 2, 3))
+    assert context.begin([]) == context.length == 0
+
+
 def test_an_aborted_decode_raises_and_the_prefix_stays(opened):
     own = Interrupt()
     context = opened("target", interrupt=own)
