@@ -1,4 +1,4 @@
-"""How many tokens to draft. Whoever needs a policy builds it here, and names no class."""
+"""How many tokens to draft: the policies, and which of them adapts for which drafter."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.chain_length import ChainLength
-from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
-from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KNOWN_START, LONGEST_KNOWN, KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import START, LossBudget
-
-__all__ = ["LONGEST", "DraftForm", "SharedLoad", "adaptive_length", "chain_length", "fixed_length"]
 
 
 class DraftForm(Enum):
@@ -38,11 +35,6 @@ class DraftForm(Enum):
         with a draft model.
         """
         return LossBudget(KNOWN_START if self is DraftForm.KNOWN and not hopeful else START)
-
-
-def fixed_length(tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> LengthPolicy:
-    """Always the same length. Raises UsageError if that is none."""
-    return FixedLength(tokens, min_p, greedy, whole)
 
 
 def adaptive_length(

@@ -14,9 +14,9 @@ from specdec_cli.draft_length.optimal_stopping import Plan, solve
 LONGEST = 16
 """The longest draft that `auto` considers: recordings know the draft model so far ahead."""
 _HORIZON = 128
-"""Tokens within which reading what the draft model has missed must pay for itself, for how long an answer will be is
-not known, and -n says little of it; a plan is made as often. With 256, 1.001, and the worst text of the bundled pair at
-0.982 of the target alone."""
+"""Tokens within which reading what the draft model has missed must pay for itself, because the length of an answer
+isn't known in advance, and -n says little about it; a plan is made as often. With 256, 1.001, and the worst text of the
+bundled pair at 0.982 of the target alone."""
 _FIRST_PAUSE = 8
 """Steps between two plans at first, doubling, for a plan costs some 0.15 ms. With 16, 0.996; with 32 throughout, 0.996
 and the worst cell at 0.938."""
@@ -55,7 +55,7 @@ class AutoLength(LengthPolicy):
         self._budget = budget or LossBudget()
         self._unread, self._apart, self._forced = 1, 0, 0
         """Tokens that the draft model has not read, the pending one included; how many of them it reads before the
-        clock of the first draft starts: the prompt; how many came last of themselves, with no pass to draft for."""
+        clock of the first draft starts: the prompt; the forced tokens at the end of the last step."""
         self._plan = self._planned(throughput=0.0, rounds=20)
         self._wait, self._pause = 0, _FIRST_PAUSE
         """Steps until the next plan, and from that to the one after it."""
@@ -65,7 +65,7 @@ class AutoLength(LengthPolicy):
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
-        self._unread = prompt_tokens + 1
+        self._unread, self._forced = prompt_tokens + 1, 0
         self._apart = max(prompt_tokens - 1, 0) if read_apart else 0
 
     def expected_gain(self, room: int) -> float:

@@ -16,7 +16,7 @@ class ChainLength(LengthPolicy):
     """Policies in the order in which their drafters are asked, by the drafters' names.
 
     A policy is asked for its limit only when its drafter's turn comes, and learns from the drafts of that one alone;
-    of other steps it learns how many tokens went by. It is told what the later drafters are expected to save.
+    of other steps it learns how many tokens went by. It knows what the later drafters are expected to save.
     """
 
     def __init__(self, policies: Mapping[str, LengthPolicy]) -> None:
@@ -31,6 +31,12 @@ class ChainLength(LengthPolicy):
         self._slept, self._missed = 0, list[int]()
         """Steps of the nap so far, and their tokens."""
 
+    @property
+    def why(self) -> LengthReason:  # type: ignore[override]
+        """The reason of the last policy that was asked and gave one, also during the nap that follows."""
+        reasons = (policy.why for policy in reversed(self._policies[: self._asked]))
+        return next(filter(None, reasons), LengthReason.NONE)
+
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._wake()
         self._nap = 0
@@ -39,12 +45,12 @@ class ChainLength(LengthPolicy):
 
     def limit(self, room: int) -> int:
         """No limit: the policies are asked for theirs one by one, and a tree may go beyond the room. Or 0 in a nap."""
-        self._room, self._asked, self._searched, self._napping = room, 0, 0, self._nap > 0
+        self._room, self._napping = room, self._nap > 0
         if self._napping:
             self._nap -= 1
             return 0
         self._wake()
-        self.why = LengthReason.NONE
+        self._asked = self._searched = 0
         return _UNLIMITED
 
     def _wake(self) -> None:
@@ -72,6 +78,5 @@ class ChainLength(LengthPolicy):
                 policy.observe_others(1, [token.id for token in step.tokens])
             elif place < self._asked:
                 policy.observe(step, own_time=self._searched == place + 1)
-                self.why = policy.why or self.why
         if self._asked == len(self._policies) and not self._searched and self.why != LengthReason.BASELINE:
             self._nap = _NAP

@@ -44,7 +44,7 @@ class LiveCurve(Curve):
 
 
 class BaselineProbe:
-    """When some steps draft nothing, only to time the target alone: so many in a row, of which the last tells it."""
+    """When some steps draft nothing, only to time the target alone: so many in a row, the last of which is timed."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -145,8 +145,10 @@ class CostModel:
         return self.load.probing if self.load.answers > 1 else self._probe.due(drafting)
 
     def spent(self, step: Step, expected: float) -> float:
-        """Seconds that a step took by itself, of which so many were expected."""
-        if self.load.answers > 1:
+        """Seconds that a step took by itself, of which so many were expected. If it waited for others or read forced
+        tokens, these.
+        """
+        if self.load.answers > 1 or step.unread:
             return expected
         return min(step.draft_s + step.verify_s + step.sample_s, math.exp(NOISE) * expected)
 

@@ -55,7 +55,8 @@ class KnownLength(LengthPolicy):
         self._searches, self._stake = False, 0.0
         """Whether the drafter was asked in this step, and what the first draft after a rest may lose."""
         self._unread = 0
-        """Tokens since the drafter last searched, which it reads when it searches again."""
+        """Tokens that the drafter may read when it searches again: those since its last draft, or since the last search
+        after which no other drafter was asked."""
         self._seen, self._end = set[tuple[int, ...]](), tuple[int, ...]()
         """While drafting rests, each _REPEATED tokens in a row, and the last of them."""
         self._repeats, self._patience = 0, 1
@@ -65,7 +66,7 @@ class KnownLength(LengthPolicy):
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
         self._seen.clear()
-        self._end, self._repeats, self._stake = (), 0, 0.0
+        self._end, self._repeats, self._stake, self._unread = (), 0, 0.0, 0
 
     def limit(self, room: int) -> int:
         self.why, self._confidences, self._searches = LengthReason.NONE, [], False
@@ -155,10 +156,8 @@ class WholeDraftLength(KnownLength):
     It drafts until its loss budget is used up, then rests. A pass that alone could lose more is not tried.
     """
 
-    def __init__(self, costs: CostModel, min_p: float = 0.0, budget: LossBudget | None = None) -> None:
-        super().__init__(costs, min_p, budget or LossBudget())
-        self._needs = 0.0
-        """What must be left for the draft that was refused."""
+    _needs = 0.0
+    """What must be left for the draft that was refused."""
 
     def limit(self, room: int) -> int:
         """The draft is a tree, of which a path may be as long as the room: its size does not depend on that."""

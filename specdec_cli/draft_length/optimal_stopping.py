@@ -60,8 +60,8 @@ def solve(
     """The best plan. Costs are seconds.
 
     rates: acceptance by bin of confidence; seen: how often each bin comes up (sums to 1). verify[n]: of n tokens,
-    n = 1 to longest + 1. draft: of one more token's confidence. throughput: where to begin the search; a plan of
-    before is nearly right, so that one round is enough.
+    n = 1 to longest + 1. draft: of one more token's confidence. throughput: where to begin the search; an earlier plan
+    is nearly right, so that one round is enough.
     """
     alone = 1.0 / (verify[1] + other)
     guess = max(throughput, alone)

@@ -13,10 +13,11 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter, LengthPolicy
-from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length, fixed_length
+from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.settings.config import Settings
@@ -104,7 +105,7 @@ class Drafting:
         key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling_key)
         known = self._known(key)
         return known or self._keep(
-            key, fixed_length(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
+            key, FixedLength(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
         )
 
     def _known(self, key: object) -> LengthPolicy | None:
@@ -142,9 +143,11 @@ class Drafting:
         calibration, budget = self._calibration(settings), form.budget(hopeful=predicted)
         if form is DraftForm.GROWN:
             sampling = tuning.kind_of(settings.temperature == 0, settings.accept)
-            calibration, budget = self.learning.begin(f"{name}, tree {settings.tree}, {sampling}", calibration, budget)
-        if self._load:
-            calibration = self._load.calibrations.setdefault(key, calibration)
+            kind = f"{name}, tree {settings.tree}, {sampling}"
+            calibration, budget = self.learning.begin(kind, calibration, budget)
+            if self._load:
+                calibration = self._load.calibrations.setdefault(key, calibration)
+                self.learning.share(kind, calibration)
         policy = adaptive_length(form, costs, calibration, budget, settings.draft_min_p, settings.temperature == 0)
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 
@@ -161,7 +164,7 @@ class Drafting:
     def _costs_of(self, name: str, settings: Settings, text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
         spec = drafters.spec(name)
-        drafted = Curve({1: spec.token_s})
+        drafted = Curve({1: spec.token_s or 1e-6})
         costs = self._costs.of_pair(text) if spec.needs_model else Costs(self._costs.verify(text), drafted)
         if settings.bitwise:
             return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))

@@ -63,6 +63,10 @@ class Learning:
         self._now[name] = known.begin() if known else (calibration, budget)
         return self._now[name]
 
+    def share(self, name: str, calibration: Calibration) -> None:
+        """A drafter follows this calibration instead, which other answers have too."""
+        self._now[name] = calibration, self._now[name][1]
+
     def keep(self) -> None:
         """Save what was learned for the next start, if possible."""
         found = {name: Learned(calibration, budget.left) for name, (calibration, budget) in self._now.items()}

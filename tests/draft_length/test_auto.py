@@ -16,7 +16,7 @@ from timed import FLAT, STEEP, Timed, auto
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import LengthReason, Step
+from specdec_cli.decoding.types import LengthReason, Step, Token
 from specdec_cli.draft_length import auto as planning
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import BINS, Calibration
@@ -108,7 +108,9 @@ def test_reading_a_long_prompt_must_be_worth_it():
     """A draft model as slow at reading as at writing is not fetched for a few tokens' sake."""
     slow_reader = Costs(FLAT.verify, Curve({1: 0.001, 512: 0.5}))
     for prompt, drafts in ((4000, False), (4, True)):
-        assert any(drafted(auto(slow_reader), slow_reader, answer([(0.9, True)] * 20, prompt))) == drafts
+        policy, others = auto(slow_reader), (Token(1, "", "forced"),) * 5000
+        policy.observe(Step(1, others, (), 0, (), "", 0.0, 0.01, 0.0, 0.0))  # in another answer
+        assert any(drafted(policy, slow_reader, answer([(0.9, True)] * 20, prompt))) == drafts
 
 
 def test_probes_are_rare_and_say_so():

@@ -104,6 +104,22 @@ def test_a_text_that_begins_to_repeat_itself_ends_a_rest():
     assert rests(policy)
 
 
+def test_a_search_that_is_slow_at_first_costs_little_in_every_answer():
+    policy = known(JAGGED)
+    policy.observe_others(80, range(100, 180))
+    policy.begin(5)
+    assert policy.limit(8)
+    policy.observe(Step(1, (Token(1, "", "plain"),), (), 0, (), "", 1.0, JAGGED.verify(1), 0.0, 0.0))
+    assert policy.limit(8)
+
+
+def test_drafts_do_not_pay_for_reading_forced_tokens():
+    policy = known(FLAT)
+    for index in range(1, 9):
+        policy.observe(Step(index, (), (0,), 0, (), "", 0.0, 10 * FLAT.verify(2), 0.0, 0.0, unread=4))
+    assert policy.limit(8)
+
+
 @pytest.mark.parametrize(("costs", "least"), [(FLAT, 4.0), (JAGGED, 2.0)])
 def test_repetition_is_turned_into_speed(costs, least):
     policy = Timed(costs, policy=known(costs))

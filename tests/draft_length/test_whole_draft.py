@@ -12,6 +12,7 @@ from specdec_cli.decoding.types import Draft, LengthReason
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import WholeDraftLength
+from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 
 SIZE = (5, 4, 5)
@@ -24,7 +25,7 @@ SLOW = Costs(Curve({1: 0.010, 64: 0.640}), FREE)
 
 
 def whole(costs):
-    return WholeDraftLength(CostModel(costs, LARGEST))
+    return WholeDraftLength(CostModel(costs, LARGEST), budget=LossBudget())
 
 
 def timed(costs):

@@ -19,7 +19,7 @@ from timed import FLAT, auto
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.decoding.types import Draft, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
@@ -115,12 +115,15 @@ def test_each_policy_learns_from_its_own_drafter():
     drafter = drafter_of("ngram+model", Counting())
     events = run(FakeTarget(Counting()), (0, 1), drafter, policy=ChainLength(policies), max_tokens=60)
     assert set(sources_of(events)) == {"model"}, "nothing repeats itself in counting"
+    assert {step.why for step in drafts_of(events)} <= {LengthReason.WORTH_IT, LengthReason.UNSURE}
     assert policies["model"]._calibration.looks > 5 and policies["ngram"]._calibration.looks == 0
     assert Metrics.of(events).acceptance_rate > 0.9
 
 
 class Resting(KnownLength):
     """Wants no draft, and counts what it is told."""
+
+    why = LengthReason.NOT_WORTH_IT
 
     def __init__(self):
         super().__init__(CostModel(FLAT, LONGEST))
@@ -144,6 +147,7 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
     parts = {name: Resting() for name in "ab"}
     events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=27)
     assert tokens_of(events) == list(range(1, 28)) and events[-1].notes == ()
+    assert {step.why for step in steps_of(events)[1:]} == {LengthReason.NOT_WORTH_IT}
     # Of the 25 steps between the first and the last, every eighth; the others are told of in passing.
     assert all((part.observed, part.others) == (4, 21) for part in parts.values())
 

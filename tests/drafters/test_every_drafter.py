@@ -15,6 +15,7 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
+from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.corpus_index import Corpus
 
 PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
@@ -119,7 +120,7 @@ def test_whole_answers_keep_it(way):
 @pytest.mark.parametrize(("way", "kind"), [("ngram", KnownLength), ("lookahead", WholeDraftLength)])
 def test_a_length_that_is_learned_keeps_it(way, kind, costs):
     target, draft = pair(11, n_vocab=3)
-    make_policy = lambda: Timed(costs, policy=kind(CostModel(costs, LONGEST)))  # noqa: E731
+    make_policy = lambda: Timed(costs, policy=kind(CostModel(costs, LONGEST), budget=LossBudget()))  # noqa: E731
     assert (
         error_of_answers(target, over(way, draft, "rejection"), make_policy, PLAIN, "rejection", prompt=PROMPT) < EXACT
     )

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from driver import DRAFT, TARGET
 from engines import loaded
+from timed import FLAT, scaled
 
 from specdec_cli import (
     Draft,
+    DraftForm,
     LengthPolicy,
     SamplingParams,
     SpecdecError,
@@ -63,6 +65,13 @@ def test_the_text_is_the_targets_own(session, sampling, tokens):
     if tokens == 3:
         assert 0 < sum(mine.seen) <= found.metrics.accepted  # it doesn't see the last step
         assert set(found.metrics.sources) == {SpeculativeConfig(drafter=mine).drafter}
+
+
+def test_one_that_asks_token_by_token_need_not_declare_what_a_token_takes(session, monkeypatch):
+    monkeypatch.setattr(session.costs, "verify", lambda text: scaled(FLAT, 0.0003).verify)
+    mine = Copying(form=DraftForm.GROWN)
+    found = session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=mine))
+    assert not found.notes and mine.began
 
 
 def test_only_propose_is_needed_and_it_takes_part_in_chains(session):

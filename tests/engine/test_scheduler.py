@@ -137,6 +137,21 @@ def test_answers_over_slots_are_those_of_an_engine_alone(alone, load, count):
             assert got.tokens == expected.tokens
 
 
+def test_what_answers_have_learned_together_is_kept():
+    """The second start begins with half of it, whichever slot is closed last."""
+    looks = []
+    for _ in range(2):
+        with answers(2, draft_tokens="auto") as some:
+            for session in some.scheduler.slots.sessions:
+                session.drafting.policy(session.settings, [1])
+            (shared,) = some.scheduler._load.calibrations.values()
+            for _ in range(100):
+                shared.observe_confidence(3)
+        (kept,) = session.drafting.learning._load().values()
+        looks.append(kept.calibration.looks)
+    assert looks == [100, 150]
+
+
 def test_slots_draft_on_where_a_text_is_longer_than_a_draft_models_window():
     """What stays is read again there: the cells are not one text's own."""
     how = SpeculativeConfig(draft_tokens=3, drafter="model")
