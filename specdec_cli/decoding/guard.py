@@ -11,6 +11,7 @@ from specdec_cli.decoding.errors import Interrupted, reason_of
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, LengthReason, Rows, Step, Target
 
 _Result = TypeVar("_Result")
+_POLICY = "'s length policy"
 
 
 class Speculation:
@@ -32,7 +33,7 @@ class Speculation:
         self._n_vocab, self._most_branches = target.n_vocab, target.max_branches
         self._prompt, self._interrupted, self._constraint = prompt, interrupted, constraint
         self._started = False
-        self._guarded(lambda: policy.begin(len(prompt)), None)
+        self._guarded(lambda: policy.begin(len(prompt)), None, _POLICY)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -43,13 +44,13 @@ class Speculation:
     @property
     def why(self) -> LengthReason:
         """Why the last draft had its length."""
-        return self._guarded(lambda: LengthReason(self._policy.why), LengthReason.NONE)
+        return self._guarded(lambda: LengthReason(self._policy.why), LengthReason.NONE, _POLICY)
 
     def budget(self, room: int, most: int) -> int:
         """How many tokens to draft, at most `most`. room: how many may still follow the pending token."""
         if room < 1:
             return 0
-        return self._guarded(lambda: min(self._policy.limit(room), most), 0)
+        return self._guarded(lambda: min(self._policy.limit(room), most), 0, _POLICY)
 
     def start(self) -> int:
         """Before the first draft, let the drafter read the prompt. Returns how many tokens a model had to decode."""
@@ -61,7 +62,7 @@ class Speculation:
     def observe(self, step: Step) -> None:
         """Pass a finished step to the drafter and the policy."""
         self._guarded(lambda: self._drafter.observe(step), None)
-        self._guarded(lambda: self._policy.observe(step), None)
+        self._guarded(lambda: self._policy.observe(step), None, _POLICY)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """A draft of at most `budget` tokens that the target can verify; it may be empty."""
@@ -89,7 +90,7 @@ class Speculation:
             draft = replace(draft, tokens=draft.tokens[: self._constraint.allowed(draft.tokens)])
         return draft
 
-    def _guarded(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:
+    def _guarded(self, action: Callable[[], _Result], otherwise: _Result, part: str = "") -> _Result:
         if self.note is not None:
             return otherwise
         try:
@@ -97,7 +98,8 @@ class Speculation:
         except Exception as error:  # drafters may be third-party code: whatever they raise, the answer continues
             if isinstance(error, Interrupted) and self._interrupted():
                 raise
-            self.note = f"the {self._drafter.name} drafter failed, so the target continued alone: {reason_of(error)}"
+            what = f"the {self._drafter.name} drafter{part}"
+            self.note = f"{what} failed, so the target continued alone: {reason_of(error)}"
             return otherwise
 
 

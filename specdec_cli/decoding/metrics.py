@@ -156,7 +156,8 @@ class Metrics:
         """The mean time of a verification over the shortest of its size, at worst; 1 if there are too few to tell."""
         passes = defaultdict[int, list[float]](list)
         for step in self.history[1:]:
-            passes[len(step.drafted)].append(step.verify_s)
+            if not step.unread:
+                passes[len(step.drafted)].append(step.verify_s)
         enough = (laps for laps in passes.values() if len(laps) >= _ENOUGH and min(laps) > 0)
         return max((sum(laps) / len(laps) / min(laps) for laps in enough), default=1.0)
 

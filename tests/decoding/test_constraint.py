@@ -14,7 +14,7 @@ CUTS = SamplingOptions(temperature=1.2, top_k=3, top_p=0.9, min_p=0.05)
 
 @pytest.fixture(autouse=True)
 def a_drafter_that_fails_fails_the_test(monkeypatch):
-    monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, otherwise: action())
+    monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, *_: action())
 
 
 class Rules:

@@ -38,7 +38,7 @@ RULES = pytest.mark.parametrize("rule", ["match", "rejection"])
 
 @pytest.fixture(autouse=True)
 def a_drafter_that_fails_fails_the_test(monkeypatch):
-    monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, otherwise: action())
+    monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, *_: action())
 
 
 def test_a_walk_visits_every_outcome_with_its_probability():

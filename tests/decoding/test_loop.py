@@ -14,7 +14,7 @@ from fakes import (
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Done, Draft, Prefill, Step
+from specdec_cli.decoding.types import Done, Draft, LengthPolicy, Prefill, Step
 
 
 def counted(drafts, drafter_class=ScriptedDrafter, target=None, **options):
@@ -121,6 +121,12 @@ def test_a_broken_drafter_never_costs_the_answer(where, monkeypatch):
     assert "the scripted drafter failed, so the target continued alone" in events[-1].notes[0]
 
 
+def test_a_broken_length_policy_is_named(monkeypatch):
+    monkeypatch.setattr(LengthPolicy, "limit", None)
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), policy=LengthPolicy())
+    assert "the scripted drafter's length policy failed" in events[-1].notes[0]
+
+
 @pytest.mark.parametrize(("most", "says"), [(1, "2 branches; the target can verify 1"), (0, "can verify only chains")])
 def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(most, says):
     class Branching(ScriptedDrafter):
@@ -144,6 +150,11 @@ def test_an_interrupt_in_the_drafter_is_not_a_failure_unless_there_was_none():
     stopped.clear()
     events = run(FakeTarget(Counting()), drafter=Slow([]), interrupted=lambda: bool(stopped))
     assert events[-1].reason == "length" and "scripted drafter failed" in events[-1].notes[0]
+
+
+def test_reading_forced_tokens_does_not_make_passes_uneven():
+    steps = [Step(i, (), (), 0, (), "", 0.0, (0.01, 0.05)[i % 2], 0.0, 0.0, unread=i % 2) for i in range(40)]
+    assert Metrics.of(steps).unevenness == pytest.approx(1)
 
 
 def test_metrics_are_a_fold_of_the_events():
