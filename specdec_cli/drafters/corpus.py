@@ -141,11 +141,13 @@ def find(names: Sequence[str]) -> list[Source]:
 
 
 def _in_folder(folder: Path) -> Iterator[Source]:
+    folder = folder.resolve()
+
     def stop_at_first(error: OSError) -> None:
         if error.filename == str(folder):
             raise error
 
-    for place, folders, files in os.walk(folder.resolve(), onerror=stop_at_first):
+    for place, folders, files in os.walk(folder, onerror=stop_at_first):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(place, name)
@@ -216,9 +218,10 @@ def load_index(path: Path) -> Index | None:
         body = data[_HEAD.size :]
         if magic != _MAGIC or len(body) != 4 * (n_tokens + n_order) or zlib.crc32(body) != check:
             return None
-        os.utime(path)  # the least recently used index is removed first
     except (OSError, ValueError, struct.error):
         return None
+    with suppress(OSError):  # the cache can't be written
+        os.utime(path)  # the least recently used index is removed first
     return body[: 4 * n_tokens].cast("i"), body[4 * n_tokens :].cast("i")
 
 
@@ -228,7 +231,8 @@ def save_index(path: Path, index: Index) -> None:
     check = zlib.crc32(order, zlib.crc32(tokens))
     write_whole(path, _HEAD.pack(_MAGIC, len(index[0]), len(index[1]), check), tokens, order)
     try:
-        _prune(path)
+        with suppress(FileNotFoundError):  # another process removes files too
+            _prune(path)
     except OSError as error:
         raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Check its permissions.") from None
 

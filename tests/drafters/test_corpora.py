@@ -103,6 +103,21 @@ def test_what_was_not_used_for_long_goes_first(code, monkeypatch):
     assert set(corpus.folder().iterdir()) == {paths[0], paths[2]}
 
 
+def test_an_index_in_a_cache_that_cannot_be_written_is_used(code, monkeypatch):
+    path = path_of(code)
+    corpus.save_index(path, (TOKENS.data, ORDER.data))
+    monkeypatch.setattr(os, "utime", lambda path: path.with_suffix(".missing").stat())
+    assert corpus.load_index(path) is not None
+
+
+def test_an_index_that_another_process_removes_is_no_failure(code):
+    path = path_of(code)
+    path.parent.mkdir(parents=True)
+    (path.parent / "removed.index").symlink_to("nowhere")
+    corpus.save_index(path, (TOKENS.data, ORDER.data))
+    assert corpus.load_index(path) is not None
+
+
 def test_a_cache_that_cannot_be_written(code):
     path = path_of(code)
     corpus.folder().parent.mkdir(parents=True, exist_ok=True)

@@ -57,14 +57,17 @@ def test_what_is_named_must_be_text(code, name, says):
     assert caught.value.hint and caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize("what", ["file", "folder", "link to a folder"])
 def test_what_may_not_be_read(code, monkeypatch, what):
+    (code.parent / "link").symlink_to(code)
+    name = {"file": code / "a.py", "folder": code}.get(what, code.parent / "link")
+
     def refused(*_args, **_options):
         raise PermissionError(13, "Permission denied", str(code))
 
     monkeypatch.setattr("pathlib.Path.open" if what == "file" else "os.scandir", refused)
     with pytest.raises(UsageError, match="Permission denied"):
-        corpus.find([str(code / "a.py" if what == "file" else code)])
+        corpus.find([str(name)])
 
 
 def test_an_empty_corpus(tmp_path):
