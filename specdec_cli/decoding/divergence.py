@@ -17,13 +17,11 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.sampling import Row, StandardSampler
 from specdec_cli.decoding.types import Draft, Event, Rows, Step, Target, Verdict
 
-Row = NDArray[np.float32]
 Unit = Literal["logits", "probability"]
 
 

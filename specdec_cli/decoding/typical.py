@@ -49,7 +49,7 @@ def _distance(p: Categorical, passes: NDArray[np.bool_], draft: Draft, children:
     kept = np.zeros(p.probs.size)
     left = 1.0
     for child in children:
-        q = Categorical(np.array([draft.tokens[child]]), np.ones(1)) if draft.q is None else draft.q[child]
+        q = Categorical.only(draft.tokens[child]) if draft.q is None else draft.q[child]
         accepted = np.where(passes, onto(p, q), 0.0)
         kept += left * accepted
         left *= 1.0 - float(accepted.sum())

@@ -200,27 +200,6 @@ def form(name: str) -> DraftForm:
     return stated
 
 
-def needs_model(name: str) -> bool:
-    """Whether a drafter, or any in a chain, needs a draft model."""
-    return any(spec(part).needs_model for part in split(name))
-
-
-def needs_small(name: str) -> bool:
-    """Whether a drafter needs a second draft model."""
-    inner = [part.partition("<")[2] for part in split(name)]
-    return any(part and spec(part).needs_model for part in inner)
-
-
-def head(name: str) -> str:
-    """The kind of heads that draft; empty if none do."""
-    return next((part for part in split(name) if part in HEADS), "")
-
-
-def drafts_itself(name: str) -> bool:
-    """Whether a copy of the target is the draft model."""
-    return any(spec(part) is SelfDrafter for part in split(name))
-
-
 def origin(name: str) -> str:
     """The package that a drafter comes from."""
     entry = None if name in _OURS else _foreign().get(name)

@@ -28,13 +28,13 @@ class Guide(Protocol):
 class DrafterContext:
     """model: the draft model's context, for drafters that need one. n_vocab: ids that the target shares with it.
 
-    sampler makes the target's p, and so the draft's q. draws: draw from q, for `rejection`; else propose the most
-    likely token, which `match` accepts most of. rng: for the draft's draws, apart from the target's. width: how many
-    branches a draft may have; 1 is a chain. small: a second, smaller draft model's context. lookahead: its window, the
-    size of its n-grams, and how many of them are verified at once. corpus: other texts to look into, if there are any.
-    prediction: tokens that the answer is expected to repeat, but for changes. translation: where the draft model has
-    another tokenizer than the target. guide: a drafter asked before this one that can go on where a draft model is in
-    a known passage again.
+    sampler makes the target's p, and so the draft's q. draws: draw from q, for all rules but `match`; else propose the
+    most likely token, which `match` accepts most of. rng: for the draft's draws, apart from the target's. width: how
+    many branches a draft may have; 1 is a chain. small: a second, smaller draft model's context. lookahead: its window,
+    the size of its n-grams, and how many of them are verified at once. corpus: other texts to look into, if there are
+    any. prediction: tokens that the answer is expected to repeat, but for changes. translation: where the draft model
+    has another tokenizer than the target. guide: a drafter asked before this one that can go on where a draft model is
+    in a known passage again.
     """
 
     model: DraftModel | None

@@ -26,7 +26,7 @@ class LookaheadDrafter:
 
     name = "lookahead"
     needs_model = False
-    needs = "spare computing power: each pass reads 16 tokens or more"
+    needs = "spare computing power: each pass reads 8 to 16 tokens"
     helps = "text with many set phrases, on a GPU without a draft model"
     token_s = 1e-6
     form = DraftForm.WHOLE

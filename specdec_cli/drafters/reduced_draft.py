@@ -25,6 +25,8 @@ class ReducedDraft:
         self._model, self._ids = model, ids
         self._reads: list[int] = reads.tolist()
         self.n_ctx, self.max_rows, self.rewinds = model.n_ctx, model.max_rows, model.rewinds
+        self.keep, self.begin_draft = model.keep, model.begin_draft
+        self.end_draft, self.rewind = model.end_draft, model.rewind
         self.n_vocab = len(self._reads)
         self._rows = np.full((0, self.n_vocab), _LACKING, np.float32)
 
@@ -44,18 +46,6 @@ class ReducedDraft:
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         return self._expanded(self._model.grow(self._read(tokens), parents))
-
-    def keep(self, path: Sequence[int]) -> None:
-        self._model.keep(path)
-
-    def begin_draft(self) -> None:
-        self._model.begin_draft()
-
-    def end_draft(self, length: int) -> None:
-        self._model.end_draft(length)
-
-    def rewind(self, length: int) -> None:
-        self._model.rewind(length)
 
     def _read(self, tokens: Sequence[int]) -> list[int]:
         reads = self._reads

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from specdec_cli.decoding.types import DraftModel, Logits
+from specdec_cli.decoding.types import DraftModel
 
 FIRST = 4
 """Tokens at the start of a text that are never dropped."""
@@ -37,12 +37,10 @@ class ShortMemory:
         self._model = model
         self._forgotten = 0
         """How many tokens after the first ones have been dropped."""
-        self.n_ctx, self.n_vocab, self.max_rows, self.rewinds = (
-            model.n_ctx,
-            model.n_vocab,
-            model.max_rows,
-            model.rewinds,
-        )
+        self.n_ctx, self.n_vocab = model.n_ctx, model.n_vocab
+        self.max_rows, self.rewinds = model.max_rows, model.rewinds
+        self.decode, self.grow = model.decode, model.grow
+        self.keep, self.begin_draft = model.keep, model.begin_draft
 
     @property
     def length(self) -> int:
@@ -87,18 +85,6 @@ class ShortMemory:
             model.rewind(0)
             model.decode(held)
         self._forgotten += count
-
-    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
-        return self._model.decode(tokens, all_rows)
-
-    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        return self._model.grow(tokens, parents)
-
-    def keep(self, path: Sequence[int]) -> None:
-        self._model.keep(path)
-
-    def begin_draft(self) -> None:
-        self._model.begin_draft()
 
     def end_draft(self, length: int) -> None:
         """As for any draft model: a draft is never longer than the cache."""

@@ -69,7 +69,9 @@ class LookaheadShape:
 
 @dataclass(frozen=True, slots=True)
 class DrafterChain:
-    """A parsed drafter name: the drafters in the order in which they are asked, and what they need."""
+    """A parsed drafter name: the drafters in the order in which they are asked, and what they need. drafts_itself: the
+    draft model is a copy of the target. head: the kind of heads that draft; empty if none do.
+    """
 
     names: tuple[str, ...]
     needs_model: bool
@@ -170,8 +172,15 @@ class Settings(Options):
 
 @lru_cache
 def _chain(drafter: str) -> DrafterChain:
-    needs = drafters.needs_model(drafter), drafters.needs_small(drafter), drafters.drafts_itself(drafter)
-    return DrafterChain(tuple(drafters.split(drafter)), *needs, drafters.head(drafter))
+    names = drafters.split(drafter)
+    outer, _, inner = zip(*(name.partition("<") for name in names), strict=True)
+    return DrafterChain(
+        tuple(names),
+        needs_model=any(drafters.spec(name).needs_model for name in outer),
+        needs_small=any(name and drafters.spec(name).needs_model for name in inner),
+        drafts_itself="self" in outer,
+        head=next((name for name in names if name in drafters.HEADS), ""),
+    )
 
 
 def _check_length(settings: Settings) -> None:
