@@ -21,7 +21,8 @@ class ContextFull(SpecdecError):
     """The conversation is too long for the context, and no turn may be dropped."""
 
     def __init__(self, n_ctx: int) -> None:
-        super().__init__(f"the conversation fills the context of {n_ctx:,} tokens", "Use /clear, or a larger -c.")
+        what = f"the conversation fills the context of {n_ctx:,} tokens"
+        super().__init__(what, "Start a new one, or set a larger context (-c).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Conversation:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        self._settle()
         rest = self.messages[1:] if self.system is not None else self.messages
         self.messages = [*([{"role": "system", "content": text}] if text else []), *rest]
 
@@ -73,7 +75,7 @@ class Conversation:
         self.messages.append({"role": "user", "content": text})
         try:
             return self._start()
-        except SpecdecError:
+        except BaseException:  # Ctrl-C, too
             self.messages.pop()
             raise
 
@@ -127,6 +129,7 @@ class Conversation:
 
     def again(self) -> Generation:
         """Another answer to the last message. `keep` replaces the last answer with it."""
+        self._settle()
         if not any(message["role"] == "user" for message in self.messages):
             raise UsageError("there is no message to answer yet", "Write one.")
         messages, self.messages = self.messages, self.messages[:-1] if self.answered else self.messages
@@ -137,14 +140,18 @@ class Conversation:
 
     def keep(self, answer: Generation) -> None:
         """Make an answer the last message; it may be incomplete."""
+        result, tokens = answer.result, answer.result.tokens
         if self.answered:
             self.messages.pop()
-        self.messages.append({"role": "assistant", "content": answer.result.text})
-        if answer.result.finish_reason != "stop_string":  # its tokens hold more than its text
-            self.read = self.read.followed_by(answer.result.text, answer.result.tokens)
+        self.messages.append({"role": "assistant", "content": result.text})
+        if result.finish_reason == "stop" and not self.session.models.target.model.piece(tokens[-1]):
+            tokens = tokens[:-1]  # the template writes the end of a turn
+        if result.finish_reason != "stop_string":  # its tokens hold more than its text
+            self.read = self.read.followed_by(result.text, tokens)
 
     def undo(self) -> str | None:
         """Remove the user's last message and its answer. Returns the message, or None if there is none."""
+        self._settle()
         for i in reversed(range(len(self.messages))):
             if self.messages[i]["role"] == "user":
                 text = self.messages[i]["content"]
@@ -154,6 +161,7 @@ class Conversation:
 
     def clear(self) -> None:
         """Start a new conversation with the same system message."""
+        self._settle()
         self.messages = self.messages[:1] if self.system is not None else []
 
     def close(self) -> None:

@@ -9,16 +9,19 @@ from kept_states import DAMAGES, PLACES, damage
 
 from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.kept_conversations import CONVERSATIONS
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.constraints.grammar import Grammar
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.engine.conversation import ContextFull, Conversation
 from specdec_cli.engine.engine import one_session
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
+from specdec_cli.weights.prompt import render
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
+ENDING = TEMPLATE.replace("message.content }}", "message.content }}<|endoftext|>")
 FORGETFUL = TEMPLATE.replace("message.content", "message.content if loop.last or message.role != 'assistant' else '-'")
 
 
@@ -75,6 +78,26 @@ def test_answers_keep_the_tokens_that_they_were_written_in(pair):
         second, _ = ask(conversation, "and?")
         beginning = [*first.prompt, *first.tokens]
         assert second.prompt[: len(beginning)] == beginning
+
+
+def test_the_end_of_a_turn_is_read_once(pair):
+    """Though both the model and the template write it."""
+    with pair(ENDING) as session:
+        conversation = Conversation(session, sampling=SamplingParams(grammar=Grammar.rules('root ::= "xyz"')))
+        first, _ = ask(conversation, "one")
+        second, _ = ask(conversation, "two")
+        rendered = render(conversation.messages[:-1], session.pair.target, session.interrupt.is_set)
+        assert first.finish_reason == "stop" and first.tokens[-1] == 0
+        assert second.prompt == session.models.target.model.tokenize(*rendered)
+
+
+def test_a_message_is_not_kept_if_its_prompt_was_interrupted(pair):
+    with pair() as session:
+        conversation = Conversation(session)
+        session.interrupt.set()
+        with pytest.raises(Interrupted):
+            conversation.ask("one")
+        assert conversation.messages == []
 
 
 def test_turns_are_answered_again_taken_back_and_changed(pair):

@@ -178,6 +178,12 @@ def test_a_stream_that_was_left_does_not_overwrite_a_later_answer(tmp_path):
         second = chat.say("second")
         del left
         assert [message["content"] for message in chat.messages] == ["first", begun, "second", second.text]
+        for remove, count in ((chat.undo, 4), (chat.clear, 0)):
+            left = chat.stream_text("third")
+            next(left)
+            remove()
+            left.close()
+            assert len(chat.messages) == count
         chat.close()
         assert engine._sessions == []
         with pytest.raises(UsageError):

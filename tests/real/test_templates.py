@@ -8,11 +8,14 @@ from contextlib import closing
 import pytest
 from driver import run
 
+from specdec_cli.engine.conversation import Conversation
+from specdec_cli.engine.engine import one_session
 from specdec_cli.gguf import chat_template as chat
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.settings.config import Settings
 from specdec_cli.weights import prompt
 
 DEFAULT_SYSTEM = {
@@ -80,3 +83,12 @@ def test_an_answer_ends_at_the_templates_end_token(name, path, model, system):
     messages = [{"role": "system", "content": system[1]}] if system else []
     rendered = chat.render(header, [*messages, {"role": "user", "content": QUESTION}])
     assert found["prompt_tokens"] == len(model.tokenize(rendered, add_bos=False))
+
+
+def test_a_second_turn_reads_what_the_template_renders(path):
+    with one_session(Settings(target=str(path), drafter="none", max_tokens=60, ctx=512), tune=False) as session:
+        conversation = Conversation(session)
+        assert conversation.say(QUESTION).finish_reason == "stop"
+        second = conversation.say("And of Spain?")
+        rendered, add_bos = prompt.render(conversation.messages[:-1], session.pair.target, session.interrupt.is_set)
+        assert second.prompt == session.models.target.model.tokenize(rendered, add_bos)
