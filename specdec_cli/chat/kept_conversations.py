@@ -75,12 +75,18 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     none of that name, SpecdecError if it is damaged.
     """
     kept, session = read(name), conversation.session
+    target_changed = kept.caches.get("target", "") != _identity(session.models.target)
     conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
     conversation.read = ReadText()
     if not kept.is_whole:
         return ["the models read the conversation again: its file has changed, or an older version of specdec wrote it"]
+    if kept.tokens and target_changed:  # whose tokenizer may be another
+        return ["the models read the conversation again: the target's file, adapters or llama.cpp changed"]
+    try:
+        session.open(len(kept.tokens))
+    except SpecdecError as error:
+        return [f"the models read the conversation again: {error}"]
     conversation.read = ReadText(kept.text, kept.tokens, kept.marks)
-    session.open(len(kept.tokens))
     notes = []
     for loaded in session.models.all:
         if loaded.role not in kept.caches or not loaded.text:

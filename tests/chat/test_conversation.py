@@ -151,13 +151,29 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
         assert kept_conversations.restore(conversation, "mine") == []
         answer, reads = ask(conversation, "three")
         assert answer.tokens == expected.tokens and max(reads) < 30 < len(answer.prompt)
-    kept_conversations.cache_path("mine", "draft").write_bytes(b"damaged")
-    (record := CONVERSATIONS.path("mine")).write_text(record.read_text().replace('"target": "', '"target": "other '))
+    record = CONVERSATIONS.path("mine")
+    saved = record.read_text()
+    for role, who in (("draft", "draft reads"), ("target", "models read")):
+        record.write_text(saved.replace(f'"{role}": "', f'"{role}": "other '))
+        with pair() as session:
+            conversation = Conversation(session)
+            (note,) = kept_conversations.restore(conversation, "mine")
+            assert note.startswith(f"the {who} the conversation again") and "llama.cpp changed" in note
+            assert bool(conversation.n_tokens) == (role == "draft"), "another target has other tokens"
+            answer, _ = ask(conversation, "three")
+            assert answer.tokens == (expected.tokens if role == "draft" else afresh(pair, answer))
+
+
+def test_a_kept_conversation_that_does_not_fit_is_read_again_without_its_oldest_turns(pair):
     with pair() as session:
         conversation = Conversation(session)
-        assert [note.split()[1] for note in kept_conversations.restore(conversation, "mine")] == ["target", "draft"]
-        answer, _ = ask(conversation, "three")
-        assert answer.tokens == expected.tokens
+        ask(conversation, "long " * 60)
+        kept_conversations.save(conversation, "long")
+    with pair(ctx=256) as session:
+        conversation = Conversation(session)
+        (note,) = kept_conversations.restore(conversation, "long")
+        assert "the models read the conversation again" in note
+        assert ask(conversation, "two")[0].complete and conversation.n_dropped == 2
 
 
 @pytest.fixture
