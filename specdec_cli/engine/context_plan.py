@@ -21,14 +21,13 @@ _UNIT = 256
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
     """n_ctx: tokens. rows: rows of logits in one pass of the target. branches, drafted_branches: branches of the trees
-    that the target and the draft model read. beyond_trained: whether n_ctx exceeds the target's training context.
+    that the target and the draft model read.
     """
 
     n_ctx: int
     rows: int
     branches: int
     drafted_branches: int
-    beyond_trained: bool
 
     @classmethod
     def of(
@@ -53,7 +52,7 @@ class ContextPlan:
         if prompt_tokens > n_ctx - 1:
             longer = bool(settings.ctx) and n_ctx < trained
             raise SpecdecError(
-                f"the prompt has {prompt_tokens:,} tokens and fills the context of {n_ctx:,}"
+                f"the prompt has {prompt_tokens:,} token{'s' * (prompt_tokens != 1)} and fills the context of {n_ctx:,}"
                 + (f"; the model was trained on {trained:,}" if longer else ""),
                 "Shorten the prompt, or set a larger -c." if longer else "Shorten the prompt.",
             )
@@ -61,7 +60,7 @@ class ContextPlan:
         if before is not None:
             rows, branches = max(rows, before.rows), max(branches, before.branches)
             drafted = max(drafted, before.drafted_branches)
-        return cls(n_ctx, rows, branches, drafted, n_ctx > trained)
+        return cls(n_ctx, rows, branches, drafted)
 
     def with_room(self, before: ContextPlan | None, trained: int) -> ContextPlan:
         """The plan with a context at least twice as long as before, if it must grow, so that it seldom grows."""
@@ -72,7 +71,7 @@ class ContextPlan:
 
     def covers(self, other: ContextPlan) -> bool:
         """Whether contexts made for this plan fit another plan, too."""
-        return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
+        return all(have >= need for have, need in zip(astuple(self), astuple(other), strict=True))
 
 
 def require_rewinding(settings: Settings, path: Path, branches: int, bitwise: bool) -> None:

@@ -188,7 +188,7 @@ class Contexts:
                 if loaded.head:
                     self._open_head(own, rows, branches)
                     continue
-                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # so its cache is allocated
+                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)
                 text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
                 own.use(text, text, self.timed(own, text), plan.n_ctx)
                 if free is not None and not loaded.offloaded:

@@ -45,7 +45,7 @@ class Drafting:
         self._prediction: tuple[str, Sequence[int]] = "", ()
         """The latest prediction, and its tokens."""
         self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
-        """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
+        """By key, the latest used last. The costs are None if they hold only for this policy, as with trees."""
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         if settings.length_policy is not None:
@@ -75,10 +75,10 @@ class Drafting:
         return drafters.create_all(self._usable(settings), context, seed)
 
     def _predicted(self, settings: Settings) -> Sequence[int]:
-        """The tokens of a prediction, as far as an answer of this length can come."""
+        """The tokens of a prediction, as far as an answer can follow it."""
         if not settings.prediction or not settings.chain.reads_texts:
             return ()
-        most = 2 * settings.max_tokens + _SPARE
+        most = 2 * min(settings.max_tokens, self._models.target.opened.n_ctx) + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
         if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
             tokens = self._weights.target.model.tokenize(text, add_bos=False, special=False)
@@ -86,7 +86,7 @@ class Drafting:
         return self._prediction[1]
 
     def forget(self) -> None:
-        """Passes cost something else from now on: nothing that was learned of them is true."""
+        """Drop all policies: the costs of passes have changed."""
         self._policies.clear()
 
     def learned_costs(self) -> list[dict[int, float]]:
@@ -94,7 +94,7 @@ class Drafting:
         return [costs.learned() for _, costs in self._policies.values() if costs]
 
     def _usable(self, settings: Settings) -> list[str]:
-        """The drafters asked for, without those whose draft model could not be had; the notes say why."""
+        """The drafters in the settings, without those whose draft model isn't open; the notes say why."""
         names = list(settings.chain.names)
         if self._models.small is None or self._models.small.context is None:
             names = [name.removesuffix("<small") for name in names]
@@ -109,14 +109,14 @@ class Drafting:
         )
 
     def _known(self, key: object) -> LengthPolicy | None:
-        """The policy that was kept, now the one that was used last."""
+        """The policy that was kept under a key; it becomes the latest used."""
         if key not in self._policies:
             return None
         self._policies[key] = kept = self._policies.pop(key)
         return kept[0]
 
     def _keep(self, key: object, policy: LengthPolicy, costs: CostModel | None = None) -> LengthPolicy:
-        """Keep a policy, and forget the one that was not used for longest: a server is asked for many."""
+        """Keep a policy. If there are too many, as in a server, drop the one unused for longest."""
         self._policies[key] = policy, costs
         if len(self._policies) > _MOST_POLICIES:
             self._policies.pop(next(iter(self._policies)))
@@ -130,10 +130,12 @@ class Drafting:
             return known
         try:
             measured = self._costs_of(name, settings, prompt)
-        except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
-            self._models.note(f"the draft model is not used: {error}")
-            if self._models.draft:
+        except SpecdecError as error:
+            if self._models.draft and drafters.spec(name).needs_model:
+                self._models.note(f"the draft model is not used: {error}")
                 self._models.draft.close()
+            else:
+                self._models.note(f"the draft length does not adapt: {error}")
             return None
         form = drafters.form(name)
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else form.longest

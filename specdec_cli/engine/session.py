@@ -32,7 +32,7 @@ from specdec_cli.json_store import to_json as record_to_json
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.settings.config import Settings, check_value
-from specdec_cli.settings.options import SamplingParams, SpeculativeConfig, given_in
+from specdec_cli.settings.options import AUTO, SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.weights.model_pair import ModelPair
 from specdec_cli.weights.prompt import Prompt
 from specdec_cli.weights.weights import Weights
@@ -156,13 +156,16 @@ class Session(AbstractContextManager["Session"]):
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
             changes["accept"] = "coupled"
+        own, pair = self.settings.chain, self.pair
+        if changes.get("drafter") == AUTO:
+            changes["drafter"] = drafters.auto(self.settings.draft is not None, own.head)
         settings = replace(self.settings, **changes)
-        chain, pair = settings.chain, self.pair
+        chain = settings.chain
         if chain.needs_model and pair.draft is None:
             raise UsageError("no draft model is loaded", "Set `draft` when you load the engine.")
         if chain.needs_small and pair.small is None:
             raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
-        if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
+        if chain.needs_model and (chain.drafts_itself, chain.head) != (own.drafts_itself, own.head):
             raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
         if settings.ngram_corpus != self.settings.ngram_corpus:
             raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
@@ -319,8 +322,9 @@ class Generation:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
                 result.conditions = conditions(models.target.threads, context.n_ctx)
-                if result.settings.grammar and result.finish_reason in ("length", "context"):
-                    result.notes += ("the answer stopped at -n before it fulfilled its grammar; raise -n",)
+                limit = {"length": "-n", "context": "-c"}.get(result.finish_reason)
+                if result.settings.grammar and limit:
+                    result.notes += (f"the answer stopped at {limit} before it fulfilled its grammar; raise {limit}",)
                 session.keep_costs()
                 result.notes += tuple(note for note in session.notes if note not in known)
                 result.notes += crowding_notes(result.metrics, models.target)

@@ -13,6 +13,7 @@ from tiny import write
 import specdec_cli
 from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, load
 from specdec_cli.engine import contexts
+from specdec_cli.llama.model import Model
 
 PROMPT = "def median(values):\n"
 SHORT = SamplingParams(max_tokens=24)
@@ -154,6 +155,7 @@ def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is
         (PROMPT, {}, {"accept": "maybe"}, "accept cannot be maybe"),
         (PROMPT, {}, {"drafter": "small>model"}, "no second draft model"),
         (PROMPT, {}, {"drafter": "self"}, "is not for self"),
+        (PROMPT, {}, {"drafter": "mtp"}, "is not for mtp"),
         (PROMPT, {}, {"ngram_corpus": ("src",)}, "can't change its corpus"),
     ],
 )
@@ -161,6 +163,26 @@ def test_what_makes_no_sense_or_was_not_loaded_is_refused(session, prompt, sampl
     with pytest.raises(SpecdecError, match=says) as caught:
         session.generate(prompt, SamplingParams(**sampling), SpeculativeConfig(**speculative))
     assert caught.value.hint
+
+
+def test_auto_means_the_heads_in_the_targets_own_file(tmp_path):
+    heads = SpeculativeConfig(drafter="mtp")
+    with loaded(target=write(tmp_path / "model.gguf", "glm4moe-mtp"), speculative=heads, threads=1) as session:
+        assert session.settings_of(None, SpeculativeConfig(drafter="auto")).drafter == "ngram+mtp"
+
+
+def test_a_prediction_is_read_as_far_as_the_context_reaches(monkeypatch):
+    read, tokenize = [], Model.tokenize
+
+    def noted(model, text, **how):
+        read.append(len(text))
+        return tokenize(model, text, **how)
+
+    monkeypatch.setattr(Model, "tokenize", noted)
+    with loaded(target=TARGET, ctx=256, threads=1, speculative=SpeculativeConfig(drafter="ngram")) as session:
+        asked = SamplingParams(max_tokens=2**31 - 1), SpeculativeConfig(prediction="x" * 100_000)
+        next(session.stream([5, 6], *asked))
+    assert 256 < max(read) < 50_000
 
 
 def test_a_stream_whose_session_was_closed_ends_with_an_error():
