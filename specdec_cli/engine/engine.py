@@ -229,9 +229,11 @@ class Engine(AbstractContextManager["Engine"]):
         return self.session()
 
     def close(self) -> None:
-        """Close all sessions, then free the weights."""
+        """Close all sessions, which ends their answers, then free the weights."""
         self._together.close()
         for session in [*self._sessions]:
+            if session.computing.locked():
+                session.interrupt.set()
             session.close()
         self.weights.close()
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -43,13 +43,16 @@ _COSTS = {"target": "verify", "draft": "draft", "small draft": "small"}
 
 @dataclass(eq=False)
 class Job:
-    """Work that waits for a slot, or has one. prompt: tokens, to choose the slot with the longest common prefix."""
+    """Work that waits for a slot, or has one. prompt: tokens, to choose the slot with the longest common prefix. ended:
+    set after the work, or if the job is dropped before it starts.
+    """
 
     prompt: Sequence[int]
     work: Work
     slot: Session | None = None
     run: greenlet | None = None
     waits_for: tuple[SharedContext, Piece] | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
 
     @property
     def tokens(self) -> int:
@@ -83,7 +86,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         self.jobs: list[Job] = []
         """The jobs with a slot."""
         self.waiting: deque[Job] = deque()
-        self._most = count + most_waiting
+        self.most_jobs = count + most_waiting
+        """The most jobs at a time, including waiting ones."""
         self._free = [*self.slots.sessions]
         self._changed = threading.Condition()
         self._closing = self._drafted_last = self._read_last = False
@@ -96,16 +100,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    @property
-    def most_jobs(self) -> int:
-        """The most jobs at a time, including waiting ones."""
-        return self._most
-
     def submit(self, prompt: Sequence[int], work: Work) -> Job:
         """Add a job, from any thread. Raises QueueFull."""
         job = Job(prompt, work)
         with self._changed:
-            if self._closing or len(self.waiting) + len(self.jobs) >= self._most:
+            if self._closing or len(self.waiting) + len(self.jobs) >= self.most_jobs:
                 raise QueueFull("too many requests are waiting", "Try again later.")
             self.waiting.append(job)
             self._changed.notify()
@@ -116,20 +115,21 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         with self._changed:
             if job in self.waiting:
                 self.waiting.remove(job)
+                job.ended.set()
             elif job.slot is not None:
                 job.slot.interrupt.set()
 
-    def close(self, grace_s: float = 0.0) -> None:
-        """Take no new jobs, give running ones `grace_s` seconds, then end them."""
+    def close(self) -> None:
+        """Take no new jobs, and end all others."""
         with self._changed:
             self._closing = True
-            self.waiting.clear()
+            while self.waiting:
+                self.waiting.popleft().ended.set()
             self._changed.notify()
-        self._thread.join(grace_s)
         for session in self.slots.sessions:
             session.interrupt.set()
         self._thread.join()
-        self.slots.__exit__()
+        self.slots.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -203,6 +203,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 self._free.append(job.slot)
                 job.slot = None
             self._forget_oldest()
+            job.ended.set()
 
     def _forget_oldest(self) -> None:
         """Free slots together keep at most n_ctx tokens, because each pass attends over the whole shared KV cache."""
@@ -212,7 +213,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 return
             held -= _text(slot).length
             for own in slot.models.all:
-                own.opened.rewind(0)
+                if own.text:  # a draft model that failed is closed
+                    own.text.rewind(0)
 
     def _next_pass(self) -> tuple[SharedContext, list[Job]]:
         """The model of the next pass, and the jobs in it."""

@@ -67,10 +67,11 @@ class Session(AbstractContextManager["Session"]):
         self.clock: Callable[[], float] = perf_counter
         """The clock that times answers, in seconds."""
         self._accept = accept
-        self.in_use = _InUse()
+        self.computing = Lock()
+        """Held by the thread that computes."""
         self.on_close: Callable[[Session], None] = lambda _session: None
         self.answers = 0
-        """How many answers have started. Starting one ends the one before it."""
+        """How many answers have started. Starting one, or closing the session, ends the one before it."""
         self.latest: Generation | None = None
         """The answer that began last, not counting the target's own in a comparison: the cache still holds what this
         one began with."""
@@ -249,25 +250,25 @@ class Session(AbstractContextManager["Session"]):
         self.costs.keep(self.drafting.learned_costs())
 
     def close(self) -> None:
-        """Save the measured costs and what drafting has shown, and free the contexts."""
-        self.keep_costs()
-        self.drafting.learning.keep()
-        self.models.close()
+        """Save the measured costs and what drafting has shown, and free the contexts. An answer in another thread ends
+        with an error after its current step.
+        """
+        self.answers += 1
+        with self.computing:
+            self.keep_costs()
+            self.drafting.learning.keep()
+            self.models.close()
         self.on_close(self)
 
-
-class _InUse:
-    """Held by the thread that computes in a session. Another one gets an error instead of waiting."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Compute in the block. A second thread gets an error instead of waiting."""
+        if not self.computing.acquire(blocking=False):
             raise SpecdecError("another thread uses this session", "Open one for each thread: engine.session().")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        try:
+            yield
+        finally:
+            self.computing.release()
 
 
 class Generation:
@@ -297,7 +298,7 @@ class Generation:
         if result.metrics.history:
             raise RuntimeError("an answer can be iterated over only once")
         models = session.models
-        with session.in_use:
+        with session.in_use():
             self.prepare()
             known = session.notes
             models.reuse(self._reuse)
@@ -310,7 +311,7 @@ class Generation:
             number = session.answers + 1
         try:
             while True:
-                with session.in_use:
+                with session.in_use():
                     event = next(answer, None)
                 if event is None:
                     break

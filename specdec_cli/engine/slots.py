@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -24,7 +23,7 @@ _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
 """The text that passes are timed with, before the first request."""
 
 
-class Slots(AbstractContextManager["Slots"]):
+class Slots:
     """`count` sessions, each with n_ctx tokens of context. interrupt: ends all passes. load: how busy the models are.
 
     Raises SpecdecError if memory is short, UsageError on settings that slots don't support.
@@ -93,7 +92,8 @@ class Slots(AbstractContextManager["Slots"]):
             shared.texts[0].rewind(0)
         return costs
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Keep what drafting has shown, and free the contexts."""
         for session in self.sessions:
             session.drafting.learning.keep()
             session.models.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock, Semaphore
+from threading import Lock
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
@@ -13,7 +13,7 @@ from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.engine.session import Generation, Session
-from specdec_cli.llama.model import Model
+from specdec_cli.llama.shared_context import MOST_TEXTS
 from specdec_cli.settings.config import Settings
 from specdec_cli.weights.prompt import Prompt
 from specdec_cli.weights.weights import Weights
@@ -46,8 +46,9 @@ class Together:
 
         Raises UsageError on settings with which answers can't share passes, SpecdecError if memory is short.
         """
-        if parallel < 1:
-            raise UsageError(f"parallel={parallel} is below 1", "Set it to the number of answers to compute at once.")
+        if not 1 <= parallel <= MOST_TEXTS:
+            what = f"parallel={parallel} is not between 1 and {MOST_TEXTS}, the most answers that fit into one pass"
+            raise UsageError(what, "Set it to the number of answers to compute at once; the others wait.")
         if n < 1:
             raise UsageError(f"n={n} is below 1", "Set it to the number of answers to each prompt.")
         require_chains(settings)
@@ -55,16 +56,15 @@ class Together:
         if alone and min(parallel, n * len(prompts)) > 1:
             what = "a drafter object or a length policy can't serve several answers at once"
             raise UsageError(what, "Set parallel=1, or pass the drafter's class.")
-        found, n_ctx = list[GenerationResult](), 1
+        found, n_ctx, target = list[GenerationResult](), 1, self.weights.target.model
         for prompt in prompts:
             tokens, failed = list[int](), None
             try:
                 tokens = tokenize(prompt)
-                n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(tokens), self._model, None).n_ctx)
+                n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(tokens), target, None).n_ctx)
             except SpecdecError as error:
                 failed = error
             found += [GenerationResult(settings, settings.seed or 0, tokens, error=failed) for _ in range(n)]
-        done = Semaphore(0)
 
         def work(number: int, session: Session) -> None:
             try:
@@ -76,18 +76,15 @@ class Together:
                 found[number].error = error
             except Exception as error:  # of a rule or a policy of the program
                 found[number].error = SpecdecError(f"the answer failed: {reason_of(error)}", "Fix the code it ran.")
-            finally:
-                done.release()
 
         ready = [number for number, result in enumerate(found) if result.error is None]
         with self._lock:
             try:
                 if ready:
                     scheduler = self._opened(min(parallel, len(ready)), n_ctx, len(ready))
-                    for number in ready:
-                        scheduler.submit(found[number].prompt, partial(work, number))
-                for _ in ready:
-                    done.acquire()
+                    jobs = [scheduler.submit(found[number].prompt, partial(work, number)) for number in ready]
+                    for job in jobs:
+                        job.ended.wait()
             except BaseException:  # Ctrl-C
                 self.close()
                 raise
@@ -98,10 +95,6 @@ class Together:
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
             scheduler.close()
-
-    @property
-    def _model(self) -> Model:
-        return self.weights.target.model
 
     def _opened(self, count: int, n_ctx: int, waiting: int) -> Scheduler:
         """A scheduler of so many sessions, each with at least n_ctx tokens, for which so many jobs may wait."""

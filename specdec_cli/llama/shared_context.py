@@ -12,6 +12,8 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import N_BATCH, Passes, Piece
 
 _LEAST_PIECE = 64
+MOST_TEXTS = (N_BATCH - _LEAST_PIECE) // 2
+"""The most texts that a pass has room for if each has at least one draft token."""
 _CPU_MIXED = 63
 """From 64 rows on, llama.cpp's attention on a CPU skips other texts' cells only where all rows of a tile do
 (GGML_FA_TILE_Q), so reading prompts and continuing answers in one pass takes up to a quarter longer than in two."""

@@ -1,5 +1,7 @@
 """A draft with a part of its target's tokens, from the command line: wherever a draft model is, and nowhere else."""
 
+from contextlib import closing
+
 import ggufs
 import pytest
 import tiny
@@ -62,7 +64,7 @@ def test_slots_draft_with_it(files):
         prompt = session.tokenize(TEXT, raw=True)
         own = tokens_of(session.events(prompt, 0, settings=session.settings.alone()))
     opened = open_session(target=str(files[0]), draft=str(files[1]), draft_tokens=4)
-    with opened as session, Slots(session.weights, 2, 256, SharedLoad(), Interrupt()) as slots:
+    with opened as session, closing(Slots(session.weights, 2, 256, SharedLoad(), Interrupt())) as slots:
         events = list(slots.sessions[1].events(prompt, 0))
     assert tokens_of(events) == own and Metrics.of(events).accepted > 5
 

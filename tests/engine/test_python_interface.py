@@ -71,7 +71,7 @@ def test_several_answers_to_a_prompt_read_it_once(tmp_path):
         assert found[0].metrics.prompt_tokens == 400 and sum(each.metrics.prompt_tokens for each in found[1:]) < 60
         lists = engine.generate([prompt, prompt[:9]], SamplingParams(max_tokens=3), n=2)
         assert [len(each.prompt) for each in lists] == [400, 400, 9, 9]
-        for wrong, says in (({"n": 0}, "n=0"), ({"parallel": 0}, "below 1")):
+        for wrong, says in (({"n": 0}, "n=0"), ({"parallel": 0}, "parallel=0"), ({"parallel": 225}, "one pass")):
             with pytest.raises(UsageError, match=says):
                 engine.generate([prompt], **wrong)
 
@@ -95,10 +95,10 @@ def test_a_conversation_keeps_its_messages_and_reads_nothing_twice(tmp_path):
         assert len(chat.messages) == 9
 
 
-def test_a_second_thread_in_a_session_is_refused_at_once(session):
-    entered, leave = threading.Event(), threading.Event()
+def holding(entered, leave):
+    """Lets a rule wait."""
 
-    def holding(rule):
+    def wrapped(rule):
         def judge(*args):
             entered.set()
             leave.wait(30)
@@ -106,7 +106,12 @@ def test_a_second_thread_in_a_session_is_refused_at_once(session):
 
         return judge
 
-    first = session.start(PROMPT, SamplingParams(max_tokens=3), wrap_rule=holding)
+    return wrapped
+
+
+def test_a_second_thread_in_a_session_is_refused_at_once(session):
+    entered, leave = threading.Event(), threading.Event()
+    first = session.start(PROMPT, SamplingParams(max_tokens=3), wrap_rule=holding(entered, leave))
     thread = threading.Thread(target=list, args=(first,))
     thread.start()
     assert entered.wait(30)
@@ -115,6 +120,29 @@ def test_a_second_thread_in_a_session_is_refused_at_once(session):
     leave.set()
     thread.join()
     assert "engine.session()" in refused.value.hint and first.result.complete
+
+
+def test_closing_an_engine_waits_for_the_step_of_another_thread():
+    entered, leave, ends = threading.Event(), threading.Event(), []
+
+    def answering():
+        try:
+            list(answer)
+        except SpecdecError as error:
+            ends.append(str(error))
+
+    engine = load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1)
+    answer = engine.session().start(PROMPT, wrap_rule=holding(entered, leave))
+    threads = [threading.Thread(target=work) for work in (answering, engine.close)]
+    threads[0].start()
+    assert entered.wait(30)
+    threads[1].start()
+    threads[1].join(0.1)
+    waited = threads[1].is_alive()
+    leave.set()
+    for thread in threads:
+        thread.join(30)
+    assert waited and "the session was closed" in ends[0] and answer.result.finish_reason == "interrupted"
 
 
 @pytest.mark.usefixtures("inside")

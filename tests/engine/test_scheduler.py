@@ -208,9 +208,10 @@ def test_conversations_keep_their_slots():
 
 def test_idle_slots_hold_no_more_than_one_may():
     with answers(4) as some:
+        some.scheduler.slots.sessions[0].models.draft.close()  # as after an error
         for number in range(6):
-            some.ask([*range(5, 400 + number)], SamplingParams(max_tokens=3))
-            some.wait(1)
+            job = some.ask([400 + number, *range(5, 400)], SamplingParams(max_tokens=3))
+            assert job.ended.wait(60)
         held = [session.models.target.opened.length for session in some.scheduler.slots.sessions]
     assert sum(held) <= 512 and max(held) > 390
 
@@ -297,7 +298,7 @@ def test_closing_ends_what_runs():
     with answers(2, n_ctx=2048) as some:
         some.ask("x", SamplingParams(max_tokens=2000), each=lambda _: begun.set())
         assert begun.wait(30)
-        some.scheduler.close(grace_s=0.0)
+        some.scheduler.close()
         assert some.results[0].finish_reason == "interrupted"
         with pytest.raises(QueueFull):
             some.ask("y")

@@ -2,6 +2,7 @@
 
 import _thread
 import threading
+from time import sleep
 
 import pytest
 import tiny
@@ -39,6 +40,18 @@ def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
     assert "200,000 tokens" in str(found[2].error) and found[1].text == ""
     assert found[3].tokens == engine.generate(PROMPTS[1], sampling).tokens
     assert all(each.error for each in engine.generate([[], []], sampling))
+
+
+def test_closing_the_engine_ends_a_list(engine):
+    sampling = SamplingParams(max_tokens=1500)
+    answering = threading.Thread(target=engine.generate, args=(PROMPTS, sampling), kwargs={"parallel": 1}, daemon=True)
+    answering.start()
+    while answering.is_alive() and not ((own := engine._together._scheduler) and own.jobs and len(own.waiting) == 4):
+        sleep(0.001)
+    assert answering.is_alive()
+    engine.close()
+    answering.join(30)
+    assert not answering.is_alive()
 
 
 @pytest.mark.slow

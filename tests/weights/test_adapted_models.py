@@ -129,7 +129,7 @@ def test_slots_are_adapted(adapter):
         text = alone.generate(PROMPT, sampling, raw=True).text
     with (
         open_session(lora=(str(adapter),), draft_tokens=3) as session,
-        Slots(session.weights, 2, 256, SharedLoad(), Interrupt()) as slots,
+        closing(Slots(session.weights, 2, 256, SharedLoad(), Interrupt())) as slots,
     ):
         assert [slot.generate(PROMPT, sampling, raw=True).text for slot in slots.sessions] == [text] * 2
 
