@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
 
@@ -67,8 +67,7 @@ class Session(AbstractContextManager["Session"]):
         self.clock: Callable[[], float] = perf_counter
         """The clock that times answers, in seconds."""
         self._accept = accept
-        self.computing = Lock()
-        """Held by the thread that computes."""
+        self.in_use = _InUse()
         self.on_close: Callable[[Session], None] = lambda _session: None
         self.answers = 0
         """How many answers have started. Starting one, or closing the session, ends the one before it."""
@@ -251,24 +250,39 @@ class Session(AbstractContextManager["Session"]):
 
     def close(self) -> None:
         """Save the measured costs and what drafting has shown, and free the contexts. An answer in another thread ends
-        with an error after its current step.
+        with an error after its current step. Raises SpecdecError within a step of the same thread.
         """
         self.answers += 1
-        with self.computing:
+        with self.in_use.ended():
             self.keep_costs()
             self.drafting.learning.keep()
             self.models.close()
         self.on_close(self)
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Compute in the block. A second thread gets an error instead of waiting."""
-        if not self.computing.acquire(blocking=False):
+
+class _InUse:
+    """Held by the thread that computes in a session. Another one gets an error instead of waiting."""
+
+    def __init__(self) -> None:
+        self._lock, self._thread = Lock(), 0
+
+    def __bool__(self) -> bool:
+        return self._lock.locked()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
             raise SpecdecError("another thread uses this session", "Open one for each thread: engine.session().")
-        try:
-            yield
-        finally:
-            self.computing.release()
+        self._thread = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread = 0
+        self._lock.release()
+
+    def ended(self) -> Lock:
+        """A lock for after the step. Raises SpecdecError if this thread computes: it would wait for itself."""
+        if self._thread == get_ident():
+            raise SpecdecError("a session can't be closed while it computes", "Close it after the step.")
+        return self._lock
 
 
 class Generation:
@@ -298,7 +312,7 @@ class Generation:
         if result.metrics.history:
             raise RuntimeError("an answer can be iterated over only once")
         models = session.models
-        with session.in_use():
+        with session.in_use:
             self.prepare()
             known = session.notes
             models.reuse(self._reuse)
@@ -311,7 +325,7 @@ class Generation:
             number = session.answers + 1
         try:
             while True:
-                with session.in_use():
+                with session.in_use:
                     event = next(answer, None)
                 if event is None:
                     break

@@ -145,6 +145,15 @@ def test_closing_an_engine_waits_for_the_step_of_another_thread():
     assert waited and "the session was closed" in ends[0] and answer.result.finish_reason == "interrupted"
 
 
+def test_a_session_is_not_closed_in_its_own_step():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        session = engine.session()
+        answer = session.start(PROMPT, wrap_rule=lambda _rule: session.close())
+        with pytest.raises(SpecdecError, match="while it computes"):
+            list(answer)
+        assert session.generate(PROMPT, SamplingParams(max_tokens=3)).text
+
+
 @pytest.mark.usefixtures("inside")
 def test_what_is_missing_is_pulled_if_that_is_asked_for():
     told, pair = [], {"target": f"{BIG}:Q4_K_M", "draft": f"{SMALL}:Q8_0"}
