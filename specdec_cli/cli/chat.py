@@ -43,7 +43,7 @@ def chat(
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.settings.options import SpeculativeConfig
 
-    if settings.accept == "rejection" and given.flags["accept"] is None:
+    if settings.accept == "rejection" and given.chosen("accept") is None:
         settings = replace(settings, accept="coupled")  # so that /alone can compare sampled answers
     settings = replace(settings, ctx=context_of(settings, pair, _CONTEXT))
     with ExitStack() as stack:

@@ -73,8 +73,9 @@ class ChatSession:
                 self.exit_code = error.exit_code
 
     def take_draft(self) -> str:
+        """The text that the next line starts with, fenced if it would be taken for a command."""
         draft, self.draft = self.draft, ""
-        return draft
+        return f"{FENCE}{draft}{FENCE}" if draft.startswith("/") else draft
 
     def say(self, what: RenderableType) -> None:
         print_parts(what, stderr=True, style="dim", uncut=True)
@@ -342,8 +343,8 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
         except EOFError:
             return
         else:
-            # Several lines may be code that begins with a comment. A system message may have several lines, too.
-            is_command = text.startswith("/") and ("\n" not in text or text.startswith("/system "))
+            # Several lines may be code that begins with a comment, or the argument of a command that takes a text.
+            is_command = text.startswith("/") and ("\n" not in text or text.startswith(("/system ", "/edit ")))
             if text.lstrip().startswith(FENCE):
                 text = text.replace(FENCE, "").strip("\n")
             yield text, is_command

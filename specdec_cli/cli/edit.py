@@ -161,7 +161,7 @@ def edit(
     with interruptible() as interrupt, loaded(settings, pair, interrupt) as engine:
         session = engine.session()
         prompt, tokens = passage.prompt(instruction), len(session.tokenize(passage.text, raw=True))
-        most = settings.max_tokens if given.flags["max_tokens"] else tokens * 3 // 2 + _SPARE
+        most = settings.max_tokens if given.chosen("max_tokens") else tokens * 3 // 2 + _SPARE
         n_ctx, read = settings.ctx or session.models.target.model.n_ctx_train, len(session.tokenize(prompt))
         if 0 < n_ctx < read + tokens:
             raise UsageError(

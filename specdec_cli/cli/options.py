@@ -41,6 +41,13 @@ class Given:
         require_used(self.typed, [settings])
         return settings
 
+    def chosen(self, name: str) -> Any:
+        """An option from the command line, a variable or config.yaml; None if they leave it to the profile."""
+        from specdec_cli.pairs.config_layers import merged
+
+        given, config, *_ = merged(self.profile, self.flags)[1]
+        return given.get(name, config.get(name))
+
 
 _COMPLETIONS = {
     **dict.fromkeys(("target", "draft", "draft_small"), completion.models),

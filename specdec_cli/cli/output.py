@@ -81,7 +81,10 @@ def print_parts(*parts: RenderableType, stderr: bool = False, style: str | None 
         with console.capture() as printed:
             console.print(*parts, sep="\n", style=style)
         lines = (line.rstrip() for line in printed.get().splitlines())  # tables fill their last column
-        console.out(*lines, sep="\n")
+        try:
+            print(*lines, sep="\n", file=console.file, flush=True)  # as it is: it may have colours
+        except BrokenPipeError:
+            console.on_broken_pipe()
         return
     for part in parts:
         console.print(part, style=style)

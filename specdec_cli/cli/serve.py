@@ -94,4 +94,4 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answ
         scheduler = stack.enter_context(Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt))
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim")
-        yield stack.enter_context(closing(Answering(scheduler, list(names), given.flags["max_tokens"])))
+        yield stack.enter_context(closing(Answering(scheduler, list(names), given.chosen("max_tokens"))))

@@ -145,7 +145,7 @@ def _usable(
 
 
 def _one_in_five(prompts: dict[Prompt, list[int]]) -> dict[Prompt, list[int]]:
-    """One in five prompts to hold out, from all categories in turn."""
+    """One in five prompts to hold out, spread over the categories."""
     return {prompt: prompts[prompt] for prompt in sorted(prompts, key=lambda prompt: prompt.category)[::5]}
 
 

@@ -49,7 +49,7 @@ from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs.sources import read_local
 from specdec_cli.settings.config import Settings
-from specdec_cli.user_files import format_bytes
+from specdec_cli.user_files import format_bytes, write_whole
 from specdec_cli.weights.model_loading import load_model, require_heads
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class _Training:
             plan = self._new_plan(windows, counts)
             self.checkpoint.unlink(missing_ok=True)
         record = [str(options.out.absolute()), *asked], asdict(plan)
-        self._record.write_bytes(msgspec.json.encode(record))
+        write_whole(self._record, msgspec.json.encode(record))
         return plan
 
     def _new_plan(self, windows: Windows, counts: Counts) -> TrainingPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -105,7 +106,7 @@ class PairDownload:
         if name and (target or draft):
             raise UsageError("both a profile and models were named", "Give a profile, or a target with a draft.")
         if name and save_as:
-            raise UsageError("a profile already has a name", "Leave out the name, or the profile and name a target.")
+            raise UsageError("a profile already has a name", "Leave out the name (--as), or give a target instead.")
         if name:
             profile = profiles.load(name)
             settings_of(profile)  # raises on invalid settings
@@ -135,7 +136,7 @@ class PairDownload:
         """The pair, if it has been pulled and its files are complete."""
         for name in pulled_pairs.names():
             pair = pulled_pairs.readable(name)  # a damaged record is written again
-            same = pair and self.name in ("", name) and pair.references == (self.target, self.draft)
+            same = pair and self.name in ("", name) and pair.references == (self.target, self.draft) and pair.compared
             if pair and same and pair.is_here() and all(self._is_here(*file) for file in pair.files()):
                 return self._result(pair, [path for path in pair.paths() if path], 0)
         return None
@@ -222,21 +223,26 @@ class PairDownload:
             raise DownloadError(problem, "Free some space, or set HF_HOME to a larger disk.")
         if plan.recorded:
             pulled_pairs.require_writable()
+        pair = _record(plan.name, *self._remotes) if plan.recorded else None
         files = [(model, file) for model in self._remotes for file in model.files]
         try:
             for model, file in files:
                 if not self._right.pop(file.digest, True):
                     cache.discard(model, file)
                 download(model, file, progress)
-        finally:
-            kept = plan.recorded and any(cache.is_here(*each) or cache.begun(*each) for each in files)
-            pair = _record(plan.name, *self._remotes) if kept else None
+        except BaseException:
+            if pair and not any(cache.is_here(*each) or cache.begun(*each) for each in files):
+                with suppress(OSError):
+                    pulled_pairs.forget(pair)
+            raise
         paths = [
             cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
             for source in self._sources
         ]
         if self._comparison:
             _require_same(paths, self._comparison)
+        if pair:
+            pulled_pairs.save(replace(pair, compared=True))
         return self._result(pair, paths, plan.to_download)
 
     def _result(self, pair: PulledPair | None, paths: list[Path], downloaded: int) -> DownloadResult:

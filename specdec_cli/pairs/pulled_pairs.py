@@ -21,7 +21,7 @@ _File = tuple[RemoteModel, RemoteFile]
 @dataclass(frozen=True, slots=True)
 class PulledPair:
     """A pair in the Hub's cache, perhaps only in part. pulled: the date when that began. made_profile: whether pulling
-    it created a profile.
+    it created a profile. compared: whether it is complete, and the tokenizers in its files fit.
     """
 
     name: str
@@ -29,6 +29,7 @@ class PulledPair:
     draft: RemoteModel | None
     pulled: str
     made_profile: bool = False
+    compared: bool = False
 
     def __post_init__(self) -> None:
         for model in self.models:
@@ -131,12 +132,17 @@ def remove(pair: PulledPair) -> int:
     """
     try:
         freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
-        _PAIRS.path(pair.name).unlink()
-        if pair.made_profile and profiles.is_as_saved(pair.name, *pair.references):
-            (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
+        forget(pair)
     except OSError as error:
         raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Check its permissions.") from None
     return freed
+
+
+def forget(pair: PulledPair) -> None:
+    """Remove a pair's record, and its profile if pulling it created that. Raises OSError."""
+    _PAIRS.path(pair.name).unlink()
+    if pair.made_profile and profiles.is_as_saved(pair.name, *pair.references):
+        (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
 
 
 def _files_of_others(pair: PulledPair) -> list[_File]:

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from driver import assert_refused, call
+from driver import assert_refused, call, configure
 from terminal import Terminal
 from typer.testing import CliRunner
 
@@ -106,6 +106,12 @@ def test_show_prints_words(models):
     said = {" ".join(line.split()) for line in err.splitlines()}
     assert {"drafter auto (ngram+model)", "temp 0 (greedy)", "lora none", "seed not set", "bitwise on"} <= said
     assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
+
+
+def test_the_rule_is_coupled_unless_another_is_chosen(models):
+    assert re.search(r"accept +coupled", script(models, "/show")[2])
+    configure("accept: rejection\n")
+    assert re.search(r"accept +rejection", script(models, "/show")[2])
 
 
 def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):

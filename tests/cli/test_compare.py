@@ -101,7 +101,14 @@ def test_results_are_kept_and_compared_with():
 
 
 def test_the_command_on_a_page_names_no_folder():
-    typed = ["-m/home/alice/x.gguf", "-o", "/home/alice/page.html", "--draft=/home/alice/y.gguf", "-n20", "def f(x):"]
+    typed = [
+        "-m/home/alice/x.gguf",
+        "-o",
+        "/home/alice/page.html",
+        "--draft=/home/a=b/y.gguf",
+        "-n20",
+        "def f(x):",
+    ]
     assert command._command(typed) == "specdec -mx.gguf -o page.html --draft=y.gguf -n20 'def f(x):'"
 
 

@@ -43,6 +43,12 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_pair_is_here_if_it_is_whole(here, monkeypatch, whole):
+    monkeypatch.setattr(PulledPair, "is_here", lambda _pair: whole)
+    assert any("(here)" in about for _, about in completion.pairs("qwen3-8b")) == whole
+
+
 def test_what_fails_offers_nothing(monkeypatch):
     monkeypatch.setattr(profiles, "names", None)
     assert completion.pairs("") == completion.models("") == []

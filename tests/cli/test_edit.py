@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from driver import assert_refused, call
+from driver import assert_refused, call, configure
 from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -165,6 +165,8 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file, chatting, monkeypatch
 def test_an_answer_that_was_cut_off_is_not_written(file, chatting, monkeypatch):
     code, _, err = invoke(file, "Rename.", *chatting, "-n", 4, "--write", "-c", 1024)
     assert code == 1 and "cut off" in err and "(-n)" in err and file.read_text() == TEXT
+    configure("max_tokens: 4\n")
+    assert "(-n)" in invoke(file, "Rename.", *chatting, "-c", 1024)[2]
     answering(monkeypatch, "```\nnew", reason="context")
     assert "Use a larger -c" in invoke(file, "Rename.", *chatting)[2]
 

@@ -104,15 +104,15 @@ def test_a_reader_that_goes_away(flags, lines):
     assert "Traceback" not in errors and "Exception ignored" not in errors
 
 
+@pytest.mark.parametrize("uncut", [False, True])
 @pytest.mark.parametrize(("stream", "ends"), [("stdout", pytest.raises(BrokenPipeError)), ("stderr", nullcontext())])
-def test_tables_end_without_a_reader_of_stdout_alone(monkeypatch, stream, ends):
+def test_tables_end_without_a_reader_of_stdout_alone(monkeypatch, stream, ends, uncut):
     """Not with Rich's exit code 1."""
     read, write = os.pipe()
     os.close(read)
     with ends, os.fdopen(write, "w") as unread:
         monkeypatch.setattr(sys, stream, unread)
-        for uncut in (False, True):
-            print_parts("a", stderr=stream == "stderr", uncut=uncut)
+        print_parts("a", stderr=stream == "stderr", uncut=uncut)
 
 
 @pytest.mark.parametrize("stream", but_first(">&-", "<&-", "2>&-"))

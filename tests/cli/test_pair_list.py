@@ -78,7 +78,9 @@ def test_a_broken_profile_may_be_the_only_one():
 def test_a_pipe_gets_each_pair_on_one_line_in_colour_too():
     words = " ".join(["long"] * 30)
     own_profile("mine", f"target: {TARGET}\ndescription: {words}\n")
-    assert all(words in succeeded("ls", **colour).stdout for colour in ({}, {"FORCE_COLOR": "1"}))
+    plain, coloured = (succeeded("ls", **colour).stdout for colour in ({}, {"FORCE_COLOR": "1"}))
+    assert words in plain and words in coloured
+    assert "\x1b[1m" in coloured and "\u241b" not in coloured
 
 
 @pytest.mark.parametrize("target", ["x" * 5000, "~nobody-of-this-name/x.gguf"])

@@ -60,7 +60,8 @@ def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
     other[at] ^= 1
     hub.add(SMALL, {SMALL_FILE: bytes(other)})
     hub.alter(hub_pairs.content(hub, SMALL_FILE, 1), at=at)
-    assert_refused(hub_pairs.pull_here(*PAIR), 3, "token 300")
+    for _ in range(2):
+        assert_refused(hub_pairs.pull_here(*PAIR), 3, "token 300")
     assert told("rm", NAME, "--yes")["freed"] == sum(SIZES)  # what was downloaded can be removed
     assert not list((tmp_path / "config").rglob("*.*"))
 

@@ -36,7 +36,8 @@ def answer(lines):
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_the_screen_stays_what_it_was(width, snapshot):
+def test_the_screen_stays_what_it_was(width, snapshot, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     shown = console(width, color_system=None)
     view = race_view.RaceView(shown, TITLE)
     for drafts in (False, True):

@@ -223,6 +223,16 @@ def test_a_download_that_was_cut_short_goes_too(cache):
     assert contents(cache) == set()
 
 
+def test_a_download_of_another_pair_from_the_same_repository_stays(cache):
+    pair = replace(PAIR, draft=None)
+    pairs.save(pair)
+    store(cache, TARGET, b"target")
+    partial = cache / "models--org--t" / "blobs" / f"{'c' * 64}.incomplete"
+    partial.write_bytes(b"tar")
+    removed(pair, 6)
+    assert contents(cache) == {partial.name}
+
+
 def test_what_cannot_be_removed_is_told_and_stays_on_record(cache):
     pair = stored(cache)
     pointer = PAIR.paths()[0]

@@ -151,7 +151,8 @@ def remove(model: RemoteModel, file: RemoteFile) -> int:
     for folder in itertools.takewhile(lambda parent: parent != top, pointer.parents):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    if top.is_dir() and not (top / "snapshots").exists():  # no commit is left
+    kept = (top / "snapshots").exists() or any((top / "blobs").glob("*.incomplete"))
+    if top.is_dir() and not kept:  # no commit is left, nor begun
         shutil.rmtree(top)
     return freed
 
