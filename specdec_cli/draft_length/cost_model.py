@@ -71,7 +71,7 @@ class SharedLoad:
         self.answers = 1
         self.probing = False
         """Whether nobody is to draft now, so that it is known what passes cost then."""
-        self.calibrations: dict[object, Calibration] = {}
+        self.calibrations: dict[str, Calibration] = {}
         """What drafts are worth, by how they are made: what one answer shows is true of the others."""
         self._curves: dict[str, LiveCurve] = {}
         self._sizes: dict[str, float] = {}
@@ -145,9 +145,7 @@ class CostModel:
         return self.load.probing if self.load.answers > 1 else self._probe.due(drafting)
 
     def spent(self, step: Step, expected: float) -> float:
-        """Seconds that a step took by itself, of which so many were expected. If it waited for others or read forced
-        tokens, these.
-        """
+        """Seconds that a step took by itself; the expected ones if it waited for others or read forced tokens."""
         if self.load.answers > 1 or step.unread:
             return expected
         return min(step.draft_s + step.verify_s + step.sample_s, math.exp(NOISE) * expected)

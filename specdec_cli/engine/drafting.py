@@ -81,9 +81,8 @@ class Drafting:
         most = 2 * min(settings.max_tokens, self._models.target.opened.n_ctx) + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
         if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
-            tokens = self._weights.target.model.tokenize(text, add_bos=False, special=False)
-            self._prediction = text, tokens[:most]
-        return self._prediction[1]
+            self._prediction = text, self._weights.target.model.tokenize(text, add_bos=False, special=False)
+        return self._prediction[1][:most]
 
     def forget(self) -> None:
         """Drop all policies: the costs of passes have changed."""
@@ -148,7 +147,7 @@ class Drafting:
             kind = f"{name}, tree {settings.tree}, {sampling}"
             calibration, budget = self.learning.begin(kind, calibration, budget)
             if self._load:
-                calibration = self._load.calibrations.setdefault(key, calibration)
+                calibration = self._load.calibrations.setdefault(kind, calibration)
                 self.learning.share(kind, calibration)
         policy = adaptive_length(form, costs, calibration, budget, settings.draft_min_p, settings.temperature == 0)
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)

@@ -232,7 +232,7 @@ class Engine(AbstractContextManager["Engine"]):
         """Close all sessions, which ends their answers, then free the weights."""
         self._together.close()
         for session in [*self._sessions]:
-            if session.in_use:
+            if session.in_use.ended().locked():
                 session.interrupt.set()
             session.close()
         self.weights.close()

@@ -158,7 +158,7 @@ class Session(AbstractContextManager["Session"]):
             changes["accept"] = "coupled"
         own, pair = self.settings.chain, self.pair
         if changes.get("drafter") == AUTO:
-            changes["drafter"] = drafters.auto(self.settings.draft is not None, own.head)
+            changes["drafter"] = drafters.auto(pair.draft is not None, "self" if own.drafts_itself else own.head)
         settings = replace(self.settings, **changes)
         chain = settings.chain
         if chain.needs_model and pair.draft is None:
@@ -215,10 +215,7 @@ class Session(AbstractContextManager["Session"]):
         ):
             yield event
             if self.answers != mine or target.text is not context:
-                raise SpecdecError(
-                    "the session was closed, or another answer has started on it",
-                    "Finish a stream before you start the next, or use a second session.",
-                )
+                raise _was_ended()
 
     def paired_speedup(
         self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
@@ -252,25 +249,30 @@ class Session(AbstractContextManager["Session"]):
         """Save the measured costs and what drafting has shown, and free the contexts. An answer in another thread ends
         with an error after its current step. Raises SpecdecError within a step of the same thread.
         """
+        ended = self.in_use.ended()
         self.answers += 1
-        with self.in_use.ended():
+        with ended:
             self.keep_costs()
             self.drafting.learning.keep()
             self.models.close()
         self.on_close(self)
 
 
+def _was_ended() -> SpecdecError:
+    fix = "Finish a stream before you start the next, or use a second session."
+    return SpecdecError("the session was closed, or another answer has started on it", fix)
+
+
 class _InUse:
     """Held by the thread that computes in a session. Another one gets an error instead of waiting."""
 
     def __init__(self) -> None:
-        self._lock, self._thread = Lock(), 0
-
-    def __bool__(self) -> bool:
-        return self._lock.locked()
+        self._lock, self._thread, self._closing = Lock(), 0, False
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
+            if self._closing:
+                raise _was_ended()
             raise SpecdecError("another thread uses this session", "Open one for each thread: engine.session().")
         self._thread = get_ident()
 
@@ -279,9 +281,12 @@ class _InUse:
         self._lock.release()
 
     def ended(self) -> Lock:
-        """A lock for after the step. Raises SpecdecError if this thread computes: it would wait for itself."""
+        """The lock, for closing the session after the step. Raises SpecdecError if this thread computes: it would wait
+        for itself.
+        """
         if self._thread == get_ident():
             raise SpecdecError("a session can't be closed while it computes", "Close it after the step.")
+        self._closing = True
         return self._lock
 
 

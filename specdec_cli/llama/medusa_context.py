@@ -62,8 +62,7 @@ class MedusaContext:
             target.rewind(0)
             self._graph = _graph(heads, device, threads)
         except SpecdecError:
-            target.hidden = None
-            lib.llama_set_embeddings(handle, False)
+            self._keep_no_rows(target)
             raise
         self._target, self._words = target, words
         self._rows: Logits = np.full((len(heads), self.n_vocab), -np.inf, np.float32)
@@ -125,8 +124,15 @@ class MedusaContext:
 
     def close(self) -> None:
         """Free the heads. The passes are the target's, which keeps no more rows."""
-        self._target.hidden = None
+        self._keep_no_rows(self._target)
         self._graph.close()
+
+    def _keep_no_rows(self, target: LlamaContext) -> None:
+        """Let the target's passes give logits alone again; with rows, llama.cpp computes those of every token."""
+        if target.hidden is self._hidden:
+            target.hidden = None
+            if self.passes.handle:
+                lib.llama_set_embeddings(self.passes.handle, False)
 
 
 def _graph(heads: Sequence[Sequence[Weight]], device: str, threads: int) -> _Graph:

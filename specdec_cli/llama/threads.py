@@ -17,6 +17,8 @@ _MANY passes are slow and have lost _LOST_S seconds together."""
 _LONG_S, _FASTER = 0.08, 1.5
 """Without known times, a trial starts if passes over one token take _LONG_S. It keeps half the threads if they are
 _FASTER times as fast."""
+_PATIENCE = 32
+"""Passes of other sizes after which a trial ends without a result."""
 
 
 class ThreadWatch:
@@ -38,6 +40,8 @@ class ThreadWatch:
         """Whether it may change the threads: another number rounds differently."""
         self._asked = False
         """Whether fewer threads have been tried without known times."""
+        self._skipped = 0
+        """Passes in a trial that say nothing, because such passes weren't timed before it."""
         context.passes.on_pass = self._passed
 
     def try_fewer(self, token: int) -> None:
@@ -63,9 +67,15 @@ class ThreadWatch:
             self._tell(chosen)
 
     def _passed(self, tokens: int, seconds: float) -> None:
-        if not self.on or tokens > _LARGEST or (self._before and tokens not in self._before[1]):
+        if not self.on or tokens > _LARGEST:
             return
         context = self._context
+        if self._before and tokens not in self._before[1]:
+            self._skipped += 1
+            if self._skipped == _PATIENCE:
+                context.set_threads(self._before[0])
+                self._before = None
+            return
         kind = (tokens, context.length.bit_length())
         known = self._known.get(tokens, seconds) if context.length < 512 else seconds
         least = self._least[kind] = min(self._least.get(kind, known), seconds)
@@ -73,9 +83,10 @@ class ThreadWatch:
         if self._before is not None:
             if len(self._recent) >= _MANY:
                 self._judge(*self._before)
-        elif context.threads > 1 and (self._waits() or self._is_long()):
-            self._asked = True
-            self._before = context.threads, self._usual_s()
+        elif context.threads > 1 and ((waits := self._waits()) or self._is_long()):
+            self._asked, self._skipped = True, 0
+            usual = self._usual_s()
+            self._before = context.threads, usual if waits else {1: usual[1]}
             self._recent.clear()
             context.set_threads(context.threads // 2)
 
@@ -91,7 +102,7 @@ class ThreadWatch:
         return len(single) >= _MANY and min(single) > _LONG_S
 
     def _usual_s(self) -> dict[int, float]:
-        """Seconds of a recent pass, by its tokens. A first pass, which loads memory pages, hardly counts."""
+        """Seconds of a recent pass, by its tokens."""
         laps: dict[int, list[float]] = defaultdict(list)
         for tokens, took, _ in self._recent:
             laps[tokens].append(took)

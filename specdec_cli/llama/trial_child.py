@@ -148,7 +148,7 @@ def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
 
     import numpy as np
 
-    limit(60, 4 << 30)
+    limit(60 * threads, 4 << 30)
     lib = started(lambda *_: None)
     base = _ggml(lib)
     weights = _weights(np)

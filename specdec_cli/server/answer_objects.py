@@ -80,12 +80,17 @@ class Style:
         def text(token: int) -> str:
             return self._piece(token).decode("utf-8", "replace")
 
+        def likeliest(top: Sequence[tuple[int, float]]) -> dict[str, float]:
+            by_text: dict[str, float] = {}
+            for token, p in top:  # tokens may have the same text, such as parts of characters
+                by_text.setdefault(text(token), p)
+            return by_text
+
         texts, found = [text(token.id) for token in tokens], [token.logprobs for token in tokens if token.logprobs]
         return {
             "tokens": texts,
             "token_logprobs": [each.logprob for each in found],
-            # Of tokens with the same text, such as parts of characters, the likeliest counts.
-            "top_logprobs": [dict(reversed({text(token): p for token, p in reversed(e.top)}.items())) for e in found],
+            "top_logprobs": [likeliest(each.top) for each in found],
             "text_offset": [*accumulate((len(token.text) for token in tokens[:-1]), initial=start)],
         }
 

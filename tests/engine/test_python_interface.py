@@ -148,10 +148,15 @@ def test_closing_an_engine_waits_for_the_step_of_another_thread():
 def test_a_session_is_not_closed_in_its_own_step():
     with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
         session = engine.session()
-        answer = session.start(PROMPT, wrap_rule=lambda _rule: session.close())
-        with pytest.raises(SpecdecError, match="while it computes"):
-            list(answer)
-        assert session.generate(PROMPT, SamplingParams(max_tokens=3)).text
+
+        def wrapped(rule):
+            for close in (session.close, engine.close):
+                with pytest.raises(SpecdecError, match="while it computes"):
+                    close()
+            return rule
+
+        answer = session.start(PROMPT, SamplingParams(max_tokens=3), wrap_rule=wrapped)
+        assert [*answer] and answer.result.finish_reason == "length"
 
 
 @pytest.mark.usefixtures("inside")

@@ -1,6 +1,7 @@
 """Heads on the target's hidden rows, of every kind, on a random model of each architecture."""
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -225,6 +226,8 @@ def test_the_tokens_of_a_draft_know_nothing_of_each_other(opened):
 def test_for_heads_that_were_closed_the_target_keeps_no_rows(opened):
     opened.drafts.close()
     assert opened.target.hidden is None
+    with closing(LlamaContext.open(opened.target.passes.model, 256, 1, 1, Interrupt())) as plain:
+        assert (opened.target.decode(TEXT)[-1] == plain.decode(TEXT)[-1]).all(), "the row of the last token"
 
 
 @pytest.mark.parametrize("opened", ["glm4moe-echo"], indirect=True)

@@ -80,7 +80,16 @@ def test_a_slow_idle_machine_keeps_its_threads(first):
     context.laps(*[0.1] * 3)
     assert context.threads == 1, "a trial"
     context.laps(*[0.3] * 5, tokens=2)
+    context.laps(0.9, tokens=32)
     context.laps(*[0.2] * 3)
+    assert context.threads == 2 and context.told == []
+
+
+def test_a_trial_without_passes_to_compare_ends():
+    context = Context()
+    context.laps(*[0.1] * 3)
+    assert context.threads == 1
+    context.laps(*[0.3] * 32, tokens=2)
     assert context.threads == 2 and context.told == []
 
 
