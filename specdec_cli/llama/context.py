@@ -242,8 +242,8 @@ class LlamaContext:
         self.passes.set_threads(threads)
 
     def save(self, path: Path) -> str:
-        """Save the text's cache to a file, some kilobytes per token. Returns the file's checksum. Raises SpecdecError
-        if it can't be written.
+        """Save the text's cache to a file: tens or hundreds of kilobytes per token. Returns the file's checksum.
+        Raises SpecdecError if it can't be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
