@@ -81,7 +81,7 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     if not kept.is_whole:
         return ["the models read the conversation again: its file has changed, or an older version of specdec wrote it"]
     if kept.tokens and target_changed:  # whose tokenizer may be another
-        return ["the models read the conversation again: no cache of this target's file, adapters and llama.cpp is saved"]
+        return ["the models read the conversation again: no cache of this target, adapters and llama.cpp is saved"]
     try:
         session.open(len(kept.tokens))
     except SpecdecError as error:

@@ -174,5 +174,5 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter):
                 notes = kept_conversations.restore(Conversation(session), "mine")
                 length = session.models.target.opened.length
             same = read_with == kept_with
-            assert [note for note in notes if "target" in note and "file, adapters" in note] == notes
+            assert [note for note in notes if "target" in note and "adapters" in note] == notes
             assert (len(notes), length > 0) == ((0, True) if same else (1, False))
