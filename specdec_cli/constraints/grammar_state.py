@@ -75,9 +75,7 @@ class GrammarState:
 
     def forced(self) -> int | None:
         mask = self.mask()
-        if mask is None or not (np.count_nonzero(mask) == 1 or self._is_over()):
-            return None
-        return int(mask.argmax())
+        return int(mask.argmax()) if mask is not None and np.count_nonzero(mask) == 1 else None
 
     def expected(self, most: int) -> list[int]:
         self._follow(())
@@ -92,11 +90,6 @@ class GrammarState:
             if mask is not None and not (0 <= token < mask.size and mask[token]):
                 return place
         return len(tokens)
-
-    def _is_over(self) -> bool:
-        """Whether the grammar is complete, so that only an end token can follow."""
-        self._follow(())
-        return self._mode is _Mode.BOUND and bool(self._matcher.is_stopped())
 
     def _follow(self, ahead: Sequence[int]) -> None:
         """Move the state to the end of the context followed by `ahead`."""
@@ -139,6 +132,9 @@ class GrammarState:
         mask: Mask = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
         if not mask.any():
             raise SpecdecError("the grammar allows no token of this model here", "Use another grammar.")
+        if self._mode is _Mode.BOUND and self._matcher.is_stopped():
+            # The answer ends in the same way whether this row is reached by a draft or not: with the first end token.
+            mask[mask.argmax() + 1 :] = False
         if self._mode is _Mode.OPEN and self._thinking:
             mask[self._thinking[0]] = True
         return mask

@@ -118,6 +118,11 @@ class Metrics:
         return len(self.tokens)
 
     @property
+    def decoded(self) -> int:
+        """Tokens after those of the first step, which come with the prompt."""
+        return self.emitted - len(self.history[0].tokens) if self.history else 0
+
+    @property
     def acceptance_rate(self) -> float | None:
         """accepted / drafted; None when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
@@ -129,7 +134,7 @@ class Metrics:
 
     @property
     def tokens_per_step(self) -> float | None:
-        return (self.emitted - 1) / self.steps if self.steps else None
+        return self.decoded / self.steps if self.steps else None
 
     @property
     def decode_s(self) -> float:
@@ -138,8 +143,8 @@ class Metrics:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens after the first over the time they took."""
-        return (self.emitted - 1) / self.decode_s if self.emitted > 1 and self.decode_s > 0 else None
+        """Tokens after the first step over the time they took."""
+        return self.decoded / self.decode_s if self.decoded > 0 and self.decode_s > 0 else None
 
     @property
     def tpot_ms(self) -> float | None:
@@ -164,7 +169,10 @@ class Metrics:
     @property
     def probed_tokens_per_s(self) -> float | None:
         """The target's own speed, from this run's steps without a draft; None if there are too few."""
-        return len(self.probe_s) / sum(self.probe_s) if len(self.probe_s) >= LEAST_PROBES and self.drafted else None
+        if len(self.probe_s) < LEAST_PROBES or not self.drafted:
+            return None
+        free = self.emitted / (self.emitted - self.forced)  # forced tokens take the target alone no step either
+        return free * len(self.probe_s) / sum(self.probe_s)
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
         """The objects `stats` and `timing` of `run --json`."""

@@ -115,5 +115,5 @@ def _acceptance(category: str, several: Sequence[Metrics]) -> CategoryAcceptance
     """The acceptance over all answers of a category."""
     _, by_place = acceptance_by_position(several)
     steps = sum(each.steps for each in several)
-    emitted = sum(each.emitted - 1 for each in several)  # the first one is the prompt's
+    emitted = sum(each.decoded for each in several)
     return CategoryAcceptance(category, len(several), steps, by_place[:CHAIN], emitted / max(steps, 1))

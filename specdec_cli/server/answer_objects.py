@@ -181,7 +181,7 @@ def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
     metrics = [each.metrics for each in results]
     prompt_n = sum(each.prompt_tokens for each in metrics)
     prompt_s, predicted_s = sum(each.prefill_s for each in metrics), sum(each.decode_s for each in metrics)
-    written, decoded = (sum(each.emitted for each in metrics), sum(max(each.emitted - 1, 0) for each in metrics))
+    written, decoded = (sum(each.emitted for each in metrics), sum(each.decoded for each in metrics))
     known = {
         "cache_n": sum(each.cached_tokens for each in results),
         "prompt_n": prompt_n,

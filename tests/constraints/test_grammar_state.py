@@ -72,6 +72,13 @@ def test_what_may_follow():
     assert bound.forced() == END, "nothing else can follow: the answer ends without a pass"
 
 
+def test_of_several_end_tokens_the_same_follows_a_draft_and_a_token_of_the_target():
+    bound, context = state(Grammar.regex("no"), ends=(THINK, END))
+    assert pieces(bound.mask(ids(b"n", b"o"))) == {min(THINK, END)}
+    context += ids(b"n", b"o")
+    assert bound.forced() == min(THINK, END)
+
+
 def test_the_end_is_allowed_exactly_where_the_grammar_ends():
     bound, context = state(Grammar.regex("1(12)*"))
     assert not bound.mask()[END]

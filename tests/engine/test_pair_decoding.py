@@ -198,14 +198,16 @@ def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatc
         assert report.probed_tokens_per_s is None
 
 
-def result_of(*took):
-    """Of an answer whose steps drafted so many tokens, and took so many seconds to draft and to verify."""
+def result_of(*took, forced=0):
+    """Of an answer whose steps drafted so many tokens, and took so many seconds to draft and to verify. forced: tokens
+    that come with each step.
+    """
     result = GenerationResult(Settings(), 0, [1])
     at = 0.0
     for index, (drafted, draft_s, verify_s) in enumerate([(0, 0.0, 0.0), *took]):
         at += draft_s + verify_s
-        token = (Token(1, "", "plain"),)
-        result.add(Step(index, token, (2,) * drafted, 0, ("",) * drafted, "model", draft_s, verify_s, 0.0, at))
+        tokens = (Token(1, "", "plain"), *[Token(1, "", "forced")] * forced)
+        result.add(Step(index, tokens, (2,) * drafted, 0, ("",) * drafted, "model", draft_s, verify_s, 0.0, at))
     result.add(Done("length", "", (), at))
     result.take_probed_baseline()
     return result
@@ -221,6 +223,10 @@ def test_the_baseline_comes_from_the_runs_own_probes():
         assert found["speedup"] is None, "two probes are too few for an interval"
         found = to_json(result_of(*[*[draft] * 4, plain, plain, plain] * 3, draft), session)
         assert found["speedup"] == found["baseline"]["speedup"]["mean"] == pytest.approx(7 / 2.2 * 0.2)
+        same = to_json(result_of(*[*[draft] * 4, plain, plain, plain] * 3, draft, forced=3), session)
+        assert same["speedup"] == pytest.approx(found["speedup"]), "the target alone gets forced tokens, too"
+        assert same["baseline"]["tokens_per_s"] == pytest.approx(4 * found["baseline"]["tokens_per_s"])
+        assert same["stats"]["tokens_per_step"] == 4
         for too_few in (*first, plain, plain, draft, *first), (plain,) * 7:
             found = to_json(result_of(*too_few), session)
             assert found["baseline"] is None and found["speedup"] is None
