@@ -88,7 +88,11 @@ def call(function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.
     if not has_openmp():
         return function(*arguments)
     _only_thread().submit(job := PendingCall(function, arguments))
-    job.done.wait()
+    try:
+        job.done.wait()
+    except BaseException:  # Ctrl-C: nothing else may touch what it computes with
+        job.done.wait()
+        raise
     if job.error:
         raise job.error
     return job.result  # type: ignore[no-any-return]

@@ -94,10 +94,12 @@ class LlamaContext:
         if self._failed:  # a recurrent state may have been overwritten in part
             self.cache.clear()
             self.length, self.tokens, self._failed = 0, [], False
+        if self.rewinds and self.cache.length > self.length:  # after Ctrl-C in a pass, or from a saved tree
+            self.cache.drop(self.length)
         if self.reuses:
             limit = max(len(text) - 1, 0)
             kept = min(self.common(text), limit)
-            if kept < self.length and not self.rewinds:
+            if not self.cache.can_return(self.length, kept):
                 kept = 0
             if self._texts and self.rewinds:
                 best = max(self._texts, key=lambda other: other.common(text))
@@ -245,6 +247,7 @@ class LlamaContext:
         """Save the text's cache to a file: tens or hundreds of kilobytes per token. Returns the file's checksum.
         Raises SpecdecError if it can't be written.
         """
+        self.rewind(self.length)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             require_file(path)

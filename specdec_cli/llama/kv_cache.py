@@ -57,6 +57,10 @@ class KVCache:
         """
         return self.rewinds or count <= min(self._snapshots, self.last_pass - 1)
 
+    def can_return(self, length: int, kept: int) -> bool:
+        """Whether a text of `length` tokens can go back to `kept`, from a checkpoint if need be."""
+        return self.can_drop(length - kept) or (self._saved is not None and self._saved[0] <= kept)
+
     def drop(self, length: int) -> None:
         """Drop all cells of the text and its tree from position `length` on. Raises SpecdecError if llama.cpp
         refuses.

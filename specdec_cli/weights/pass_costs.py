@@ -98,6 +98,8 @@ class PassCosts:
         agreed = self.agreement
         if agreed is None:
             started = perf_counter()
+            if self.watch is not None:
+                self.watch.on = False  # another number of threads rounds differently; the next answer sets it again
             agreed = measure_agreement(self._context, text)
             self.measured_s += perf_counter() - started
             self._add(agreement=agreed)

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
+import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import Interrupted
@@ -35,6 +36,26 @@ def test_an_empty_text_leaves_it_usable(opened):
     assert context.begin([]) == 0
     context.decode((1, 2, 3))
     assert context.begin([]) == context.length == 0
+
+
+@pytest.mark.parametrize("how", ["interrupted", "saved"])
+def test_cells_that_are_not_counted_are_dropped(opened, tmp_path, how):
+    """As Ctrl-C leaves them between a pass and its count, and a tree at the end of the last answer."""
+    text = list(range(5, 25))
+    fresh, context = opened("target"), opened("target", 4, branches=2)
+    for each in (fresh, context):
+        each.decode(text[:10])
+    if how == "interrupted":
+        context.decode((7, 8, 9))
+        context.length = 10
+        del context.tokens[10:]
+    else:
+        context.grow((7, 8), (-1, -1))
+        saved = context.save(tmp_path / "kept")
+        assert context.load(tmp_path / "kept", saved) and context.cache.length == 10
+    context.reuses = True
+    assert context.begin(text) == 10
+    assert np.allclose(context.decode(text[10:]), fresh.decode(text[10:]), atol=1e-3)
 
 
 def test_an_aborted_decode_raises_and_the_prefix_stays(opened):

@@ -254,3 +254,14 @@ def test_a_snapshot_of_an_older_pass_would_be_wrong(open_context, kind) -> None:
     context.cache.last_pass = 4
     context.rewind(len(PROMPT) + 2)
     assert not same(context.decode((7,))[0], fresh(alone, [*PROMPT, 1, 2, 7]))
+
+
+@pytest.mark.parametrize(("kind", "rows"), [*((kind, 6) for kind in SNAPSHOTS), *((kind, 1) for kind in FORGETFUL)])
+def test_the_next_text_keeps_what_was_accepted_at_the_end_of_the_last(open_context, kind, rows):
+    """With a snapshot of the last pass, or a checkpoint from before it."""
+    context, alone = saved(open_context(kind, rows)), open_context(kind)
+    context.decode((1, 2, 3, 4, 5, 6), all_rows=rows > 1)
+    context.reuses = True
+    text = [*PROMPT, 1, 2, 3, 9]
+    assert context.begin(text) == len(text) - 1
+    assert same(context.decode((9,))[0], fresh(alone, text))
