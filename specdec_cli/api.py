@@ -19,9 +19,8 @@ from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import suites
 from specdec_cli.measure import tune as tuning
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
-from specdec_cli.measure.trials import Variant
 from specdec_cli.measure.tune import MeasuredTuning
-from specdec_cli.measure.variants import ALONE
+from specdec_cli.measure.variants import with_baselines
 from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.pairs.hub.download import DownloadProgress
 from specdec_cli.pairs.pair_check import CONTEXT, PairCheck, check_pair_by_name
@@ -159,7 +158,8 @@ def compare(
     raw: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ComparisonResult:
-    """Measure variants against the target alone: in turn on every prompt, in reverse order in each second round.
+    """Measure variants against the target alone with the same sampling: in turn on every prompt, in reverse order in
+    each second round.
 
     prompts: texts, or the name of a suite or of a file of prompts. variants: by name; by default the engine's own
     settings. sampling: for all of them, the target alone included. rounds: on each prompt; it takes two to show the
@@ -170,15 +170,12 @@ def compare(
     """
     if not prompts:
         raise UsageError("there are no prompts to compare on", "Pass texts, or the name of a suite.")
-    if ALONE in (variants or ()):
-        raise UsageError(f"no variant can be named {ALONE!r}: it's the baseline", "Choose another name.")
     chosen = suites.load(prompts) if isinstance(prompts, str) else suites.choose_prompts("", prompts)
     with closing(engine.session()) as session:
         base = session.settings_of(sampling, None)
         named = {name: session.settings_of(sampling, config) for name, config in (variants or {}).items()}
         named = named or {f"{base.drafter}, k={base.draft_tokens}": base}
-        alone = Variant(ALONE, ALONE, base.alone())
-        run = ComparisonRun(base, [alone, *(Variant(name, alone.name, each) for name, each in named.items())], rounds)
+        run = ComparisonRun(base, with_baselines(base, named), rounds)
         update = (lambda trials, count: progress(len(trials), count)) if progress else _ignore
         result = run.run(session, chosen, system, raw, update)
     if run.error:

@@ -183,12 +183,16 @@ class Engine(AbstractContextManager["Engine"]):
         except BaseException:
             self._idle.append(session)
             raise
-        return self._streamed(session, answer)
+        events = self._streamed(session, answer)
+        next(events)
+        return cast(Generator[Event, None, None], events)
 
     stream_text = _as_text(stream)
 
-    def _streamed(self, session: Session, answer: Generation) -> Generator[Event, None, None]:
+    def _streamed(self, session: Session, answer: Generation) -> Generator[Event | None, None, None]:
+        """The events after a None: once that was taken, closing the stream gives the session back."""
         try:
+            yield None
             yield from answer
         finally:
             self._idle.append(session)

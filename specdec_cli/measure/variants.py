@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,13 +46,23 @@ def parse_variants(
             settings = _changed(base, f"{key}={value}", draft_named)
             named[_with_drafter(f"{key}={value}", settings)] = settings
     _require_one_draft(named.values(), draft_named)
-    variants: dict[str, Variant[Settings]] = {}
+    found, own = with_baselines(base, named), _name_of(base)
+    return [each for each in found if each.is_baseline or each.settings.drafter != "none" or each.name != own]
+
+
+def with_baselines(base: Settings, named: Mapping[str, Settings]) -> list[Variant[Settings]]:
+    """The baselines that these variants need, and then the variants. A baseline is the target alone with its variants'
+    sampling. Raises UsageError if a variant has a baseline's name.
+    """
+    baselines: dict[str, Variant[Settings]] = {}
+    variants = []
     for name, settings in named.items():
         baseline = _baseline_name(base, settings)
-        variants.setdefault(baseline, Variant(baseline, baseline, settings.alone()))
-        if settings.drafter != "none" or name != _name_of(base):
-            variants[name] = Variant(name, baseline, settings)
-    return sorted(variants.values(), key=lambda variant: not variant.is_baseline)
+        baselines.setdefault(baseline, Variant(baseline, baseline, settings.alone()))
+        variants.append(Variant(name, baseline, settings))
+    if taken := baselines.keys() & named.keys():
+        raise UsageError(f"no variant can be named {taken.pop()!r}: it's a baseline", "Choose another name.")
+    return [*baselines.values(), *variants]
 
 
 def _require_one_draft(drafting: Iterable[Settings], draft_named: bool) -> None:
@@ -92,6 +102,8 @@ def _baseline_name(base: Settings, settings: Settings) -> str:
     draws_otherwise = (settings.accept == "coupled") != (base.accept == "coupled")
     if settings.temperature > 0 and draws_otherwise:
         special.append(f"accept={settings.accept}")
+    if settings.bitwise != base.bitwise:
+        special.append(f"bitwise={str(settings.bitwise).lower()}")
     return ", ".join(["alone", *special]) if special else ALONE
 
 

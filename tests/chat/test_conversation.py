@@ -158,7 +158,7 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
         with pair() as session:
             conversation = Conversation(session)
             (note,) = kept_conversations.restore(conversation, "mine")
-            assert note.startswith(f"the {who} the conversation again") and "llama.cpp changed" in note
+            assert note.startswith(f"the {who} the conversation again") and "llama.cpp" in note
             assert bool(conversation.n_tokens) == (role == "draft"), "another target has other tokens"
             answer, _ = ask(conversation, "three")
             assert answer.tokens == (expected.tokens if role == "draft" else afresh(pair, answer))

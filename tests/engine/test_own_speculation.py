@@ -150,6 +150,9 @@ def test_they_are_compared_like_any_other():
             compare(engine, [])
         with pytest.raises(UsageError, match="no variant can be named 'target alone'"):
             compare(engine, [PROMPT], {"target alone": SpeculativeConfig(drafter="ngram")})
+        rule = {"coupled": SpeculativeConfig(accept="coupled", draft_tokens=3)}
+        drawn = compare(engine, [PROMPT], rule, SamplingParams(max_tokens=16, temperature=0.8))
+    assert [each.name for each in drawn.variants] == ["alone, accept=coupled", "coupled"]
     assert [each.name for each in result.variants] == ["target alone", "mine", "k=3"]
     assert result.exactness["mine"]["identical"] + result.exactness["mine"]["rounding"] == 4
     assert told == [(number, 12) for number in range(1, 13)]

@@ -145,6 +145,14 @@ def test_closing_an_engine_waits_for_the_step_of_another_thread():
     assert waited and "the session was closed" in ends[0] and answer.result.finish_reason == "interrupted"
 
 
+def test_a_stream_that_never_starts_gives_its_session_back():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        for drop in (lambda stream: stream.close(), lambda _stream: None):
+            drop(engine.stream_text(PROMPT))
+            drop(engine.stream(PROMPT))
+        assert engine.generate(PROMPT, SamplingParams(max_tokens=2)).text and len(engine._sessions) == 1
+
+
 def test_a_session_is_not_closed_in_its_own_step():
     with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
         session = engine.session()
