@@ -148,7 +148,7 @@ class Metrics:
 
     @property
     def tpot_ms(self) -> float | None:
-        """Time per output token after the first, in milliseconds."""
+        """Time per output token after the first step, in milliseconds."""
         return 1000.0 / self.tokens_per_s if self.tokens_per_s else None
 
     @property

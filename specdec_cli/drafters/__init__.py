@@ -132,7 +132,11 @@ def auto(has_model: bool, head: str = "") -> str:
 
 def auto_with_grammar(name: str) -> str:
     """What `--drafter auto` means with a grammar. name: what it means without one; other names are returned as is."""
-    autos = (auto(has_model=True), auto(has_model=False), *(auto(has_model=True, head=head) for head in HEADS))
+    autos = (
+        auto(has_model=True),
+        auto(has_model=False),
+        *(auto(has_model=True, head=head) for head in (*HEADS, "self")),
+    )
     return f"grammar+{name}" if name in autos else name
 
 

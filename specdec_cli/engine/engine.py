@@ -234,8 +234,11 @@ class Engine(AbstractContextManager["Engine"]):
 
     def close(self) -> None:
         """Close all sessions, which ends their answers, then free the weights."""
+        sessions = [*self._sessions]
+        for session in sessions:
+            session.in_use.require_elsewhere()
         self._together.close()
-        for session in [*self._sessions]:
+        for session in sessions:
             if session.in_use.ended().locked():
                 session.interrupt.set()
             session.close()

@@ -280,12 +280,14 @@ class _InUse:
         self._thread = 0
         self._lock.release()
 
-    def ended(self) -> Lock:
-        """The lock, for closing the session after the step. Raises SpecdecError if this thread computes: it would wait
-        for itself.
-        """
+    def require_elsewhere(self) -> None:
+        """Raise SpecdecError if this thread computes: closing the session would wait for itself."""
         if self._thread == get_ident():
             raise SpecdecError("a session can't be closed while it computes", "Close it after the step.")
+
+    def ended(self) -> Lock:
+        """The lock, for closing the session after the step. Raises the error of `require_elsewhere`."""
+        self.require_elsewhere()
         self._closing = True
         return self._lock
 

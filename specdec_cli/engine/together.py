@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from threading import RLock
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
@@ -30,7 +30,8 @@ class Together:
     _scheduler: Scheduler | None = None
     _slots: tuple[int, int] = 0, 0
     """How many sessions there are, and how many jobs may wait."""
-    _lock: Lock = field(default_factory=Lock)
+    _closed: bool = False
+    _lock: RLock = field(default_factory=RLock)
 
     def answers(
         self,
@@ -82,16 +83,27 @@ class Together:
             try:
                 if ready:
                     scheduler = self._opened(min(parallel, len(ready)), n_ctx, len(ready))
+                    if self._closed:
+                        raise _was_closed()
                     jobs = [scheduler.submit(found[number].prompt, partial(work, number)) for number in ready]
                     for job in jobs:
                         job.ended.wait()
             except BaseException:  # Ctrl-C
-                self.close()
+                self._end()
                 raise
+        for result in found:
+            if self._closed and result.error is None and result.finish_reason in ("", "interrupted"):
+                result.error = _was_closed()
         return found
 
     def close(self) -> None:
-        """End all answers and close the sessions."""
+        """End all answers for good, each with an error, and close the sessions."""
+        self._closed = True
+        self._end()
+        with self._lock:  # until those that were being opened are closed, too
+            self._end()
+
+    def _end(self) -> None:
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
             scheduler.close()
@@ -101,7 +113,11 @@ class Together:
         kept, slots = self._scheduler, (count, max(waiting, self._slots[1]))
         if kept is None or kept.n_ctx < n_ctx or self._slots != slots:
             n_ctx = max(n_ctx, kept.n_ctx if kept else 0)
-            self.close()
+            self._end()
             self._scheduler = kept = Scheduler(self.weights, count, n_ctx, slots[1])
             self._slots = slots
         return kept
+
+
+def _was_closed() -> SpecdecError:
+    return SpecdecError("the engine was closed", "Load it again.")

@@ -88,14 +88,11 @@ class LlamaContext:
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything or, if `reuses` is set, everything after the longest common prefix with `text`, of which at
-        least the last token is left to read. Returns how many tokens are kept.
+        least the last token is left to read; a recurrent state that can't go back there is forgotten, too. Returns how
+        many tokens are kept.
         """
         kept = 0
-        if self._failed:  # a recurrent state may have been overwritten in part
-            self.cache.clear()
-            self.length, self.tokens, self._failed = 0, [], False
-        if self.rewinds and self.cache.length > self.length:  # after Ctrl-C in a pass, or from a saved tree
-            self.cache.drop(self.length)
+        self.settle()
         if self.reuses:
             limit = max(len(text) - 1, 0)
             kept = min(self.common(text), limit)
@@ -110,6 +107,17 @@ class LlamaContext:
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
         return kept
+
+    def settle(self) -> None:
+        """Forget what isn't part of the text: a tree at its end, cells of a pass that Ctrl-C ended, and all of a
+        recurrent state that such a pass may have overwritten in part.
+        """
+        if self._failed:
+            self.cache.clear()
+            self.length, self.tokens, self._failed = 0, [], False
+        self.rewind(self.length)
+        if self.rewinds and self.cache.length > self.length:
+            self.cache.drop(self.length)
 
     def common(self, text: Sequence[int]) -> int:
         """How many tokens of a text it shares from the start."""
@@ -247,7 +255,7 @@ class LlamaContext:
         """Save the text's cache to a file: tens or hundreds of kilobytes per token. Returns the file's checksum.
         Raises SpecdecError if it can't be written.
         """
-        self.rewind(self.length)
+        self.settle()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             require_file(path)

@@ -55,7 +55,7 @@ class KVCache:
         """Whether the last `count` tokens can be dropped. llama.cpp doesn't check whether the last pass left a
         snapshot: it would use a stale one.
         """
-        return self.rewinds or count <= min(self._snapshots, self.last_pass - 1)
+        return self.rewinds or count <= max(min(self._snapshots, self.last_pass - 1), 0)
 
     def can_return(self, length: int, kept: int) -> bool:
         """Whether a text of `length` tokens can go back to `kept`, from a checkpoint if need be."""
@@ -73,7 +73,7 @@ class KVCache:
     def clear(self) -> None:
         lib.llama_memory_seq_rm(self._memory, self._all, -1, -1)
         self._shared = [0] * len(self._shared)
-        self._saved = None
+        self._saved, self.last_pass = None, 0
 
     def forget(self, first: int, count: int) -> None:
         """Drop `count` cells of the text from position `first` on, and move later ones up. There must be no tree: other
@@ -165,4 +165,5 @@ class KVCache:
         name = os.fsencode(path)
         arguments = self._handle, name, self._sequence, array, most, ctypes.byref(count)
         loaded = self._call(lib.llama_state_seq_load_file, *arguments, allowed_s=_MOVING_S)
+        self.last_pass = 0
         return list(array[: count.value]) if loaded else []

@@ -155,7 +155,8 @@ def test_a_stream_that_never_starts_gives_its_session_back():
 
 def test_a_session_is_not_closed_in_its_own_step():
     with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
-        session = engine.session()
+        other = engine.stream(PROMPT, SamplingParams(max_tokens=3))
+        session, _ = engine.session(), next(other)
 
         def wrapped(rule):
             for close in (session.close, engine.close):
@@ -165,6 +166,7 @@ def test_a_session_is_not_closed_in_its_own_step():
 
         answer = session.start(PROMPT, SamplingParams(max_tokens=3), wrap_rule=wrapped)
         assert [*answer] and answer.result.finish_reason == "length"
+        assert [*other], "a close that is refused ends no other answer"
 
 
 @pytest.mark.usefixtures("inside")

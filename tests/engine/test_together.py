@@ -44,7 +44,10 @@ def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
 
 def test_closing_the_engine_ends_a_list(engine):
     sampling = SamplingParams(max_tokens=1500)
-    answering = threading.Thread(target=engine.generate, args=(PROMPTS, sampling), kwargs={"parallel": 1}, daemon=True)
+    found = []
+    answering = threading.Thread(
+        target=lambda: found.extend(engine.generate(PROMPTS, sampling, parallel=1)), daemon=True
+    )
     answering.start()
     while answering.is_alive() and not ((own := engine._together._scheduler) and own.jobs and len(own.waiting) == 4):
         sleep(0.001)
@@ -52,6 +55,7 @@ def test_closing_the_engine_ends_a_list(engine):
     engine.close()
     answering.join(30)
     assert not answering.is_alive()
+    assert len(found) == len(PROMPTS) and all("the engine was closed" in str(result.error) for result in found)
 
 
 @pytest.mark.slow

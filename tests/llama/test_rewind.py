@@ -265,3 +265,29 @@ def test_the_next_text_keeps_what_was_accepted_at_the_end_of_the_last(open_conte
     text = [*PROMPT, 1, 2, 3, 9]
     assert context.begin(text) == len(text) - 1
     assert same(context.decode((9,))[0], fresh(alone, text))
+
+
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_a_state_that_was_loaded_is_kept_whole(open_context, tmp_path, kind):
+    context, other, alone = open_context(kind), open_context(kind), open_context(kind)
+    context.decode(PROMPT)
+    assert other.load(tmp_path / "kept", context.save(tmp_path / "kept"))
+    other.reuses = True
+    assert other.begin([*PROMPT, 9]) == len(PROMPT)
+    assert same(other.decode((9,))[0], fresh(alone, PROMPT, [9]))
+    context._failed = True  # as Ctrl-C in a pass leaves it
+    assert not other.load(tmp_path / "part", context.save(tmp_path / "part")), "part of a state is not saved"
+
+
+@pytest.mark.parametrize("kind", SNAPSHOTS)
+def test_a_loaded_state_does_not_go_back_by_the_snapshots_of_another_text(open_context, tmp_path, kind):
+    context, alone = saved(open_context(kind, 6)), open_context(kind)
+    context.decode((1, 2, 3, 4, 5, 6), all_rows=True)
+    kept = context.save(tmp_path / "kept")
+    context.rewind(0)
+    context.decode(range(70, 90))
+    context.decode((7, 8, 9, 10, 11, 12), all_rows=True)
+    assert context.load(tmp_path / "kept", kept)
+    context.reuses, text = True, [*PROMPT, 1, 2, 3, 4, 9]
+    context_kept = context.begin(text)
+    assert same(context.decode(text[context_kept:])[0], fresh(alone, text))
