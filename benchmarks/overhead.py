@@ -38,7 +38,7 @@ PARTS = ("draft", "verify", "sample", "rest")
 
 def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str, float] | None:
     """Microseconds per step of one answer, by part, and their share; None if the answer was too short."""
-    events = session.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
+    events = session.events(prompt, seed=1, settings=settings)
     passes = [context.passes for context in session.models.contexts]
     before = [each.decode_s for each in passes]
     report = Metrics.of(events)
@@ -62,11 +62,11 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     results: dict[str, list[dict[str, float]]] = {name: [] for name in SETTINGS}
     models = {"target": options.target, "draft": options.draft}
     with open_demo([*SETTINGS.values()], threads=options.threads, **models) as session:
-        for i in range(options.repeat):
+        for i in range(-1, options.repeat):  # passes are timed before the first
             for text in PROMPTS:
                 for name in list(SETTINGS)[:: 1 if i % 2 == 0 else -1]:
                     settings = replace(session.settings, **SETTINGS[name])
-                    if found := one_run(session, session.tokenize(text, raw=True), settings):
+                    if (found := one_run(session, session.tokenize(text, raw=True), settings)) and i >= 0:
                         results[name].append(found)
     rows = []
     for name, runs in results.items():

@@ -111,8 +111,9 @@ class Run:
         self.models = found_models(options)
         machine = results.this_machine()
         self.path = options.out or results.path_of(machine)
-        self.found = results.load(self.path) if self.path.exists() else results.Results(machine)
-        self.found.machine = machine
+        kept = results.load(self.path) if self.path.exists() else results.Results(machine)
+        same = kept.machine.versions.get("llama.cpp") == machine.versions.get("llama.cpp")
+        self.found = results.Results(machine, kept.cells, kept.load, kept.http) if same else results.Results(machine)
         self.tools = peers_folder(options.peers)
         columns = MofNCompleteColumn(), TextColumn("cells"), BarColumn(), TimeRemainingColumn(), TextColumn("left")
         self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -148,7 +149,7 @@ class Run:
                 self.found.load[cell.key] = measure_load(cell, files[cell.model], self.tools, self.options.threads)
                 results.save(self.path, self.found)
                 self.bar.advance(task)
-        if not self.found.http and not quick and not only:
+        if (self.options.again or not self.found.http) and not quick and not only:
             self.found.http = http_layer.rates(free_port())
             results.save(self.path, self.found)
         return True

@@ -90,7 +90,7 @@ def measure_load(cell: LoadCell, target: Path, folder: Path, threads: int) -> Lo
         for each in servers
     }
     about = (cell.model, cell.clients, cell.prompts, cell.constrained, cell.requests, cell.rounds)
-    return LoadFigures(*about, commit(), today(), found)
+    return LoadFigures(*about, commit(), today(), found, cell.tokens)
 
 
 def _commands(cell: LoadCell, target: Path, folder: Path, threads: int) -> dict[str, Sequence[object]]:

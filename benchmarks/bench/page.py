@@ -194,12 +194,10 @@ def under_load(found: Results) -> Iterator[str]:
     names = [*dict.fromkeys(name for cell in found.load.values() for name in cell.servers)]
     rows = []
     for cell in found.load.values():
-        kind = f"{cell.prompts}{', schema' * cell.constrained}"
+        kind = f"{cell.prompts}{', schema' * cell.constrained}{'†' * (cell.tokens < 48)}"
         row: list[object] = [cell.model.partition("-Instruct")[0].partition("-instruct")[0], cell.clients, kind]
-        for name in names:
-            speed, first_ms, _ = cell.servers.get(name, (0.0, 0.0, None))
-            row.append(f"{speed:,.0f}, {first_ms:,.0f} ms" if speed else "")
-        rows.append(row)
+        servers = [cell.servers.get(name, (0.0, 0.0, None)) for name in names]
+        rows.append([*row, *(f"{speed:,.0f}, {first_ms:,.0f} ms" if speed else "" for speed, first_ms, _ in servers)])
     yield markdown(["model", "clients", "prompts", *names], rows)
 
 

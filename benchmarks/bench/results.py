@@ -95,6 +95,7 @@ class LoadFigures(msgspec.Struct, frozen=True):
     commit: str
     when: str
     servers: dict[str, tuple[float, float, Ratio | None]]
+    tokens: int = 48
 
 
 class Machine(msgspec.Struct, frozen=True):

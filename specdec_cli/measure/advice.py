@@ -42,7 +42,8 @@ def advise(
     measured = [each for each in overall if each.speedup and not each.ran_alone]
     slow = [each for each in measured if each.finding != "faster"]
     costs = costs_of(trials)
-    sentences = [*_equals(verdict, variants, trials)]
+    exact = {each.variant for each in overall if each.distance_per_token is None}
+    sentences = [*_equals(verdict, variants, trials, exact)]
     baselines = {variant.name for variant in variants if variant.is_baseline}
     for finding, what in _ALONE.items():
         if idle := [each.variant for each in overall if each.finding == finding and each.variant not in baselines]:
@@ -56,15 +57,15 @@ def advise(
 
 
 def _equals(
-    verdict: OverallVerdict, variants: Sequence[Variant[RecordedSettings]], trials: Sequence[Trial]
+    verdict: OverallVerdict, variants: Sequence[Variant[RecordedSettings]], trials: Sequence[Trial], exact: set[str]
 ) -> Iterator[str]:
-    """The variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
+    """The exact variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
     best, baseline = verdict.variant, {variant.name: variant.baseline for variant in variants}
     if verdict.pays != "yes" or best is None:
         return
     equal = []
     for variant in verdict.ranking:
-        if variant not in (best, baseline[variant]) and baseline[variant] == baseline[best]:
+        if variant in exact and variant not in (best, baseline[variant]) and baseline[variant] == baseline[best]:
             ratio = geometric_interval([*paired_ratios(trials, best, variant).values()])
             equal += [variant] if ratio and ratio.difference in ("no difference", "inconclusive") else []
     if equal:

@@ -172,7 +172,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     if what_if:
         machine = hardware.load(what_if)
         costs, where = machine.costs, f"{machine.name} ({machine.basis} costs)"
-    elif tuned := tuning.load(*paths, setup):
+    elif (tuned := tuning.load(*paths, setup)) and tuned.machine == library.machine():
         costs, where = tuned.costs, f"this machine ({library.machine()})"
     else:
         path = None

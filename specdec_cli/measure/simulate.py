@@ -347,5 +347,5 @@ def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: S
             tally = replay(FixedLength(length, least), answers, FREE)
             if (found := tally.tokens / policy.seconds(tally, costs)) > speed:
                 tokens, min_p, speed = length, least, found
-    auto = adaptive(answers, costs, greedy).tokens_per_s(costs) / alone(answers).tokens_per_s(costs)
-    return StaticSetting(tokens, min_p, speed, target_alone, auto)
+    tally, ours = adaptive(answers, costs, greedy), replace(policy, rereads=False)
+    return StaticSetting(tokens, min_p, speed, target_alone, tally.tokens / ours.seconds(tally, costs) / target_alone)

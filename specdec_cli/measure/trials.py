@@ -48,8 +48,8 @@ class Trial:
     """One answer. Times are seconds. draft_s and decode_s contain draft_prefill_s: the draft model reads the prompt.
 
     row_costs: rows in a verification -> (how often, median seconds). texts: (text, origin) of each token. distance: of
-    a lossy rule, see Metrics. tokens_per_s: tokens after the first over the time they took; None for an answer of one
-    token.
+    a lossy rule, see Metrics. first: tokens of the first step, which come with the prompt. forced: those of later
+    steps that a grammar forced. tokens_per_s: tokens after the first step over the time they took, if there are any.
     """
 
     variant: str
@@ -76,18 +76,25 @@ class Trial:
     texts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     distance: float | None = None
+    first: int = 1
+    forced: int = 0
     tokens_per_s: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        timed = len(self.tokens) > 1 and self.decode_s > _LEAST_S
-        object.__setattr__(self, "tokens_per_s", (len(self.tokens) - 1) / self.decode_s if timed else None)
+        timed = len(self.tokens) > self.first and self.decode_s > _LEAST_S
+        object.__setattr__(self, "tokens_per_s", (len(self.tokens) - self.first) / self.decode_s if timed else None)
+
+    @property
+    def decoded(self) -> int:
+        """Tokens of the steps after the first, without forced ones, which take no pass."""
+        return max(len(self.tokens) - self.first - self.forced, 0)
 
 
 def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Metrics) -> Trial:
     """What a comparison needs of a finished answer. number: of the round."""
     verify_s: dict[int, list[float]] = {}
     for step in metrics.history:
-        if step.index:
+        if step.index and not step.unread:
             verify_s.setdefault(1 + len(step.drafted), []).append(step.verify_s)
     return Trial(
         variant=variant,
@@ -99,6 +106,8 @@ def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Met
         kept=tuple(metrics.kept),
         row_costs={rows: (len(laps), statistics.median(laps)) for rows, laps in verify_s.items()},
         texts=tuple((token.text, token.origin) for step in metrics.history for token in step.tokens),
+        first=len(metrics.history[0].tokens) if metrics.history else 1,
+        forced=sum(step.forced for step in metrics.history[1:]),
         **{name: getattr(metrics, name) for name in _COPIED},
     )
 
@@ -236,7 +245,7 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
         ttft_s=_median([trial.ttft_s for trial in mine]),
         tpot_ms=_ratio(1000, speed or 0),
         acceptance_rate=_ratio(total("accepted"), total("drafted")),
-        tokens_per_step=_ratio(sum(max(len(trial.tokens) - 1, 0) for trial in mine), total("steps")),
+        tokens_per_step=_ratio(total("decoded"), total("steps")),
         speedup=geometric_interval([*paired_ratios(chosen, variant, baseline).values()]) if drafted else None,
         per_position=per_position,
         shares={name: total(part) / decode for name, part in parts.items()} if decode else {},

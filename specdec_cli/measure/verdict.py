@@ -63,7 +63,9 @@ def overall_verdict(
     faster = {variant: each for variant, each in exact.items() if each.finding == "faster"} or exact
     best = faster[next(variant for variant in ranking if variant in faster)]
     pays = _PAYS[best.finding]
-    headline, sentence, recommendation = _words(best, pays, len(measured) > 1, default)
+    others = wrong or any(each.distance_per_token is not None for each in measured.values())
+    setting = "exact setting" if others and best.distance_per_token is None else "setting"
+    headline, sentence, recommendation = _words(best, pays, setting if len(measured) > 1 else "", default)
     if default != best.variant and default in right and pays != "too few prompts":
         sentence += f" The default draft length, {default}, {_predicate(right[default])}."
     return OverallVerdict(
@@ -123,19 +125,19 @@ def _without_drafts(
     )
 
 
-def _words(best: Summary, pays: Pays, several: bool, default: str | None) -> tuple[str, str, str]:
-    """Headline, sentence and recommendation."""
+def _words(best: Summary, pays: Pays, setting: str, default: str | None) -> tuple[str, str, str]:
+    """Headline, sentence and recommendation. setting: what the variants are, if there are several."""
     name, speedup, interval = best.variant, best.claimed, _interval(best)
     if pays == "yes":
-        sentence = f"{name} is {'the fastest setting measured' if several else 'faster than the target alone'}."
+        sentence = f"{name} is {f'the fastest {setting} measured' if setting else 'faster than the target alone'}."
         if best.distance_per_token is not None:
             sentence += " It's LOSSY: its answers don't have the target's distribution."
         advice = f"Keep the default draft length, {name}." if name == default else f"Use {name}."
         return f"Yes: {speedup} with {name}", sentence, advice
     if pays == "no":
-        if several:
+        if setting:
             closest = f"{name} comes closest{f': {speedup}' if speedup else interval}."
-            return "No: no setting measured is faster than the target alone", closest, _ALONE
+            return f"No: no {setting} measured is faster than the target alone", closest, _ALONE
         headline = f"No: {speedup} with {name}" if speedup else f"No: {name} is as fast as the target alone"
         return headline, f"{name} is not faster than the target alone{interval}.", _ALONE
     if pays == "inconclusive":

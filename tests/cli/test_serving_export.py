@@ -9,7 +9,9 @@ from driver import DRAFT, TARGET, call, configure, succeeded, told
 from hub_pairs import own_profile
 from recorded import recording
 
-from specdec_cli.measure import acceptance_traces, export
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.llama import library
+from specdec_cli.measure import acceptance_traces, export, hardware
 from specdec_cli.measure.export import ENGINES
 from specdec_cli.pairs import speeds
 from specdec_cli.weights import tuning
@@ -51,6 +53,15 @@ def test_where_no_length_pays_the_target_runs_alone():
     found = exported("llama-server", "-p", "demo", "--what-if", "epyc-2core")
     assert found["setting"]["tokens"] == 0 and "--spec-type" not in options(found["command"])
     assert "no fixed draft length pays" in found["expected"][0]
+
+
+def test_costs_of_another_machine_are_not_this_machines():
+    costs = hardware.load("rtx-4090").costs
+    for machine in ("another", library.machine()):
+        tuning.save(TARGET, DRAFT, tuning.Tuning(machine, 1, 1, -1, -1, costs, {"greedy": Calibration.prior(True)}))
+        acceptance_traces.write(tuning.path_of(TARGET, DRAFT).with_suffix(".greedy.json.gz"), recording())
+        expected = exported("llama-server", "-m", TARGET, "-md", DRAFT)["expected"][0]
+        assert ("this machine" in expected) == (machine != "another")
 
 
 @pytest.mark.parametrize(("low", "setup", "shown"), [(1.4, "a GPU", True), (0.9, "a GPU", False), (1.4, "", False)])

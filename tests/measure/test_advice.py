@@ -138,6 +138,9 @@ def test_too_few_prompts_wrong_and_lossy_variants_and_no_measurement():
     assert verdict_on(FAST, SLOW, wrong={"k=3"}).pays == "no"
     lossy = verdict_on(("typical", 3, 400, good(3, distance=0.5)), FAST)
     assert (lossy.variant, lossy.lossy, lossy.ranking[0]) == ("k=3", False, "typical")
+    assert lossy.sentence == "k=3 is the fastest exact setting measured."
+    slow = verdict_on(("typical", 3, 400, good(3, distance=0.5)), SLOW)
+    assert slow.headline == "No: no exact setting measured is faster than the target alone"
     assert "LOSSY" in verdict_on(("typical", 3, 400, good(3, distance=0.5))).sentence
     assert verdict_on().pays == "not measured"
 
