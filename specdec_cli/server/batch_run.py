@@ -33,6 +33,8 @@ _MOST_PIPED = 1 << 30
 _PIECE = 1 << 20
 _WRITER_S = 2.0
 """How long a pipe may have no program that writes to it."""
+_BEGIN = b'{"id":"batch_req_'
+"""How each answer begins."""
 
 _FORMAT = "Write one request per line, in OpenAI's batch format."
 
@@ -147,18 +149,19 @@ class BatchRun:
             raise SpecdecError(what, "Run the same command again to continue.") from None
 
     def _answered(self) -> set[bytes]:
-        """The keys of the requests that the output answers. Removes a last line without a newline, which a killed run
-        leaves. Raises UsageError if a line isn't an answer.
+        """The keys of the requests that the output answers. Removes a last line that a killed run cut off. Raises
+        UsageError if a line isn't an answer.
         """
         if not self._output.exists():
             return set()
         done, end = set(), 0
         with _opened(self._output, pipes=False) as file:
             for number, _, line in _lines(file, self._output, _MOST_ANSWER):
-                if not line.endswith(b"\n"):
+                whole = line.endswith(b"\n")
+                if not whole and line.startswith(_BEGIN[: len(line)]):
                     break
-                try:
-                    answered = msgspec.json.decode(line, type=_Answered)
+                try:  # never with a line to which the next answer would be appended
+                    answered = msgspec.json.decode(line if whole else b"", type=_Answered)
                 except (ValueError, RecursionError):
                     what = f"line {number} of {self._output} is not an answer"
                     raise UsageError(what, "Choose another file for the answers.") from None

@@ -81,9 +81,10 @@ def test_files_that_cannot_be_used(models, tmp_path):
     for name in ("none", "x" * 300):
         assert_refused(call("batch", *models, tmp_path / name, "-o", tmp_path / "out"), 2, "cannot read")
     assert_refused(call("batch", *models, source, "-o", source), 2, "overwrite the requests")
-    (tmp_path / "other").write_text("something else\n")
-    assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "is not an answer")
-    assert (tmp_path / "other").read_text() == "something else\n"
+    for other in ("something else\n", "something else", '{"custom_id": "1", "response": {"status_code": 200}}'):
+        (tmp_path / "other").write_text(other)
+        assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "is not an answer")
+        assert (tmp_path / "other").read_text() == other
     assert_refused(call("batch", *models, source, "-o", tmp_path / "no" / "folder"), 2, "there is no folder")
     assert_refused(call("batch", *models, tmp_path, "-o", tmp_path / "out"), 2, "Is a directory")
     assert_refused(call("batch", *models, source, "-o", tmp_path), 1, "Is a directory")
