@@ -62,7 +62,8 @@ def _lacking_of_kind(kind: object, schema: Mapping[str, Any], finite: set[str]) 
     parts: list[Any] = []
     if kind == "object":
         properties = schema.get("properties") or {}
-        parts = [properties[name] for name in schema.get("required") or () if name in properties]
+        other = True if schema.get("patternProperties") else schema.get("additionalProperties", True)
+        parts = [properties.get(name, other) for name in schema.get("required") or ()]
     elif kind == "array" and schema.get("minItems"):
         least, first = schema["minItems"], schema.get("prefixItems") or ()
         parts = [*first[:least], *([] if least <= len(first) else [schema.get("items", True)])]
@@ -70,9 +71,10 @@ def _lacking_of_kind(kind: object, schema: Mapping[str, Any], finite: set[str]) 
 
 
 def _resolved(root: Any, reference: str) -> Any:
-    """The part of the schema that a pointer names; True if there is none, which llguidance reports."""
-    part = root
-    for step in unquote(reference).removeprefix("#").split("/")[1:]:
+    """The part of the schema that a pointer names; True for anchors, and if there is none, which llguidance reports."""
+    anchor, *steps = unquote(reference).removeprefix("#").split("/")
+    part = True if anchor else root
+    for step in steps:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
             part = part[int(name)]

@@ -7,6 +7,7 @@ import pytest
 from specdec_cli.constraints.finite_schema import has_finite_value
 
 NEXT = {"$ref": "#/$defs/b%20b"}
+EVERY = {"type": "object", "required": ["a"], "additionalProperties": {"$ref": "#"}}
 
 
 def object_of(*parts):
@@ -30,6 +31,8 @@ def defined(**definitions):
         defined(a={"type": "array", "prefixItems": [{}], "items": {"$ref": "#/$defs/a"}, "minItems": 1}),
         defined(a=object_of({"$ref": "#/$defs/b%20b/anyOf/1"}), b_b={"anyOf": [NEXT, {"const": 1}]}),
         {"allOf": [{"$ref": "#/$defs/a~1b"}], "$defs": {"a/b": {"type": "string"}}},
+        object_of({"$ref": "#n"}) | {"$defs": {"b": {"$anchor": "n", "const": 1}}},
+        EVERY | {"patternProperties": {"a": {"const": 1}}},
     ],
 )
 def test_finite(schema):
@@ -41,6 +44,7 @@ def test_finite(schema):
     [
         False,
         object_of({"$ref": "#"}),
+        EVERY,
         defined(a=NEXT, b_b={"$ref": "#/$defs/a"}),
         defined(a=object_of(NEXT), b_b={"oneOf": [object_of({"$ref": "#/$defs/a"}), {"allOf": [NEXT]}]}),
         defined(a={"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}),
