@@ -48,6 +48,7 @@ def serve(
 
     -c is the context of one slot. Sampling options are the defaults for requests that don't set their own.
     """
+    api_key = api_key and api_key.strip()  # as clients' keys are: an .env file may end its lines with CRLF
     if api_key == "":
         raise UsageError("the API key is empty", "Give a key, or leave out --api-key and SPECDEC_API_KEY.")
     try:

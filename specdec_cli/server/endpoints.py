@@ -186,7 +186,7 @@ class Server:
         try:
             yield
         except (GeneratorExit, asyncio.CancelledError):
-            self._log(f"the client disconnected after {perf_counter() - began:.1f} s")
+            self._log(f"a request ended before it was complete, after {perf_counter() - began:.1f} s")
             raise
         self._metrics.add(choices)
         self._log(log_line(objects.figures(choices), perf_counter() - began))

@@ -174,24 +174,18 @@ class Answering:
         error that ends an answer. Closing the generator ends the answers after the current forward pass.
         """
         self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
-        queue, jobs, left, ready = _EventQueue(self._wakeups), [], len(choices), set[int]()
+        queue, jobs, left = _EventQueue(self._wakeups), [], len(choices)
         async with self._large_grammars if choices[0].large_grammar else nullcontext():
             if grammar := choices[0].sampling.grammar:
                 # Not in the scheduler's thread, where all answers would wait for it.
                 matcher = partial(matcher_of, self._any.models.target.model, grammar)
                 await self._apart(self._slow if choices[0].large_grammar else self._grammars, matcher)
             try:
-                waiting = list(choices)
+                for each in choices:  # one at a time, so that `finally` cancels all if the queue becomes full
+                    work = partial(_answer, body=body, choice=each, queue=queue)
+                    jobs.append(self.scheduler.submit(each.prompt, work))
                 while left:
-                    # Further choices of a prompt wait until the first has read it, and continue from its KV cache.
-                    first = {id(choice.prompt): choice for choice in reversed(choices)}
-                    begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
-                    waiting = [each for each in waiting if each not in begun]
-                    for each in begun:  # one at a time, so that `finally` cancels all if the queue becomes full
-                        work = partial(_answer, body=body, choice=each, queue=queue)
-                        jobs.append(self.scheduler.submit(each.prompt, work))
                     events, ended = await queue.take()
-                    ready |= {id(each.choice.prompt) for each in events}
                     if events:
                         yield events
                     left -= ended

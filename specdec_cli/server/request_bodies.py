@@ -36,7 +36,7 @@ class StructuredOutputs(Struct):
     json: str | dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
-    choice: list[str] | None = None
+    choice: Annotated[list[str], Meta(min_length=1)] | None = None
 
     def __post_init__(self) -> None:
         named = [name for name in ("json", "regex", "grammar", "choice") if getattr(self, name) is not None]

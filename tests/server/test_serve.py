@@ -157,6 +157,7 @@ def test_stop_strings_and_several_prompts(server):
         (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, "strnig", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, "regular expression", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, "one of", "structured_outputs"),
+        (TEXT, {"prompt": "x", "structured_outputs": {"choice": []}}, ">= 1", "structured_outputs"),
     ],
 )
 def test_wrong_requests_get_openais_error(server, path, body, word, param):
@@ -242,7 +243,7 @@ def test_who_leaves_before_the_first_token_frees_the_slot(models):
 
 
 def test_a_key_and_origins(models):
-    with Serving(*models, "-c", 256, "--api-key", "secret", "--cors", "http://friend.example") as server:
+    with Serving(*models, "-c", 256, "--api-key", "secret\r", "--cors", "http://friend.example") as server:
         body = {"prompt": "x", "max_tokens": 2}
         assert server.post(TEXT, body)[0] == 401 and server.post(TEXT, body, Authorization="Bearer wrong")[0] == 401
         assert server.post(TEXT, body, Authorization="bearer secret")[0] == 200
@@ -258,7 +259,8 @@ def test_a_full_queue(models):
     with Serving(*models, "-c", 16384, "-np", 1, "--queue", 1) as server:
         busy = [server.opened({"prompt": "x", "max_tokens": 16000, "stream": True})]
         until(lambda: server.metric("requests_running") == 1)
-        assert server.post(TEXT, {"prompt": ["y", "z"]})[0] == 429 and server.metric("requests_waiting") == 0
+        for two in ({"prompt": ["y", "z"]}, {"prompt": "y", "n": 2, "stream": True}):
+            assert server.post(TEXT, two)[0] == 429 and server.metric("requests_waiting") == 0
         busy.append(server.opened({"prompt": "x", "max_tokens": 16000, "stream": True}))
         until(lambda: server.metric("requests_waiting") == 1)
         status, headers, content = server.request("POST", TEXT, {"prompt": "y", "stream": True})
@@ -386,4 +388,4 @@ def test_a_terminal_shows_a_line_for_each_request(models):
         ask(messages="hello")
         shown.read(until=f"POST {CHAT}: Expected `array`")
         ask(1, messages=ASKED, max_tokens=4000, stream=True)
-        shown.read(until="the client disconnected after ")
+        shown.read(until="a request ended before it was complete, after ")
