@@ -19,12 +19,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 import uvicorn
-from anyio import fail_after
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from specdec_cli.decoding.errors import ENDING_SIGNALS, SpecdecError
@@ -35,7 +34,7 @@ _BACKLOG = 256
 _OPEN = ("/", "/health")
 """Paths that need no key, because they reveal nothing."""
 SEND_S = 60.0
-"""Seconds that a client may leave part of an answer unread."""
+"""Seconds after which a client that reads nothing of its answer is disconnected."""
 HEADERS_S = 10.0
 """Seconds that the headers of a request may take to arrive."""
 _CLOSING_S = 0.8
@@ -131,13 +130,15 @@ def _most_connections() -> int:
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of two classes
-    """A connection, which must send the headers of a request in time, and is refused if there are too many."""
+    """A connection, which must send headers and read answers in time, and is refused if there are too many."""
 
     most = _most_connections()
     _deadline: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # writing pauses whenever the client leaves anything unread
         self._expect_headers()
         if len(self.connections) > self.most:
             transport.write(_TOO_MANY)
@@ -150,6 +151,24 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forget_deadline()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _expect_reading(self, before: int | None = None) -> None:
+        """Disconnect a client that still leaves `before` bytes unread: closing would wait until it has read them."""
+        unread = self.transport.get_write_buffer_size()
+        if unread == before:
+            self.transport.abort()
+        else:
+            self._reading = self.loop.call_later(SEND_S, self._expect_reading, unread)
 
     def _expect_headers(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
@@ -171,27 +190,20 @@ class Gate:
     a host name that it points at this machine. A server that listens everywhere accepts all names.
     """
 
-    def __init__(self, key: str | None, cors: Sequence[str], host: str, send_s: float = SEND_S) -> None:
+    def __init__(self, key: str | None, cors: Sequence[str], host: str) -> None:
         self._key, self.cors, self._host = key, [origin.rstrip("/") for origin in cors], host
-        self._send_s = send_s
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-
-            async def send_in_time(message: Message) -> None:
-                with fail_after(self._send_s):
-                    await send(message)
-
             if refusal := self._refusal(scope["path"], Headers(scope=scope)):
                 status, message = refusal
                 body = msgspec.json.encode(error_object(message))
                 await Response(body, status, media_type="application/json")(scope, receive, send)
                 return
-            with suppress(TimeoutError):  # a client that doesn't read loses its connection
-                await app(scope, receive, send_in_time)
+            await app(scope, receive, send)
 
         return guarded
 
