@@ -196,7 +196,7 @@ def edit(
 
 def _can_ask() -> bool:
     """Whether a user is at the terminal."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def diff(old: str, new: str, name: str) -> list[str]:

@@ -26,7 +26,7 @@ def rm(
 
     plan = plan_removal(name)
     kept = ", ".join(plan.kept)
-    if not yes and (json_ or not sys.stdin.isatty()):
+    if not yes and (json_ or not (sys.stdin.isatty() and sys.stderr.isatty())):
         raise UsageError(f"rm can't ask here whether to delete {name}", "Add --yes.")
     stays = f" (kept for another pair: {kept})" if kept else ""
     if not yes and not typer.confirm(f"Delete {name}, {format_bytes(plan.size)}{stays}?", err=True):

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from driver import assert_refused, call, configure
@@ -15,6 +16,7 @@ from specdec_cli.cli.edit import Passage, diff
 from specdec_cli.decoding.errors import SpecdecError
 
 TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
+STREAMS = ("stdin", "stdout", "stderr")
 
 
 @pytest.fixture
@@ -148,6 +150,13 @@ def test_it_is_written_when_asked_for_and_keeps_its_mode(file, chatting, monkeyp
     code, out, err = invoke(file, "Rename add to plus.", *chatting, "--write")
     assert code == 0 and file.read_text() == TEXT.replace("add", "plus") and file.stat().st_mode & 0o777 == 0o640
     assert f"Wrote {file}" in err
+
+
+@pytest.mark.parametrize("redirected", STREAMS)
+def test_it_does_not_ask_where_nobody_sees_the_question(monkeypatch, redirected):
+    streams = {name: SimpleNamespace(isatty=lambda name=name: name != redirected) for name in STREAMS}
+    monkeypatch.setattr(command, "sys", SimpleNamespace(**streams))
+    assert not command._can_ask()
 
 
 def test_an_answer_without_a_change_says_so(file, chatting, monkeypatch):

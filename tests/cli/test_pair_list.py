@@ -173,6 +173,8 @@ def test_a_folder_that_is_not_readable_hides_no_other_pair(hub, tmp_path, monkey
 def test_without_being_asked_nothing_goes(hub, tmp_path):
     for args in ((NAME,), (NAME, "--json")):
         assert_refused(call("rm", *args), 2, "--yes")
+    with Terminal("rm", NAME, streams=("stdin",), env=environment(hub, tmp_path)) as terminal:
+        assert terminal.ended() == 2, "nobody sees a question"
     assert records(tmp_path) == [NAME] and len(files(tmp_path)) == 2
     assert_refused(call("rm", NAME[:-1], "--yes"), 2, f"no pair {NAME[:-1]!r}", f"Did you mean {NAME!r}?")
     assert_refused(call("rm", "qwen3-8b", "--yes"), 2, "no pair", NAME)
