@@ -169,7 +169,7 @@ def check_keys(data: Iterable[Any], known: Iterable[str], path: Path) -> None:
 def suggest(word: str, known: Iterable[str], what: str) -> str:
     """A hint for a misspelt word: the nearest known word, or all of them."""
     known = list(known)
-    return nearest(word, known) or f"{what}: {', '.join(known)}."
+    return nearest(word, known) or f"{what}: {', '.join(known) or 'none yet'}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -104,8 +104,7 @@ def plan_removal(name: str) -> PlannedRemoval:
     if pair := pulled_pairs.load(name):
         size, kept = pulled_pairs.removable(pair)
         return PlannedRemoval(pair, size, tuple(kept))
-    known = pulled_pairs.names()
-    hint = user_files.suggest(name, known, "Pulled pairs") if known else "No pair has been pulled yet."
+    hint = user_files.suggest(name, pulled_pairs.names(), "Pulled pairs")
     raise UsageError(f"no pair {name!r} has been pulled", hint)
 
 

@@ -94,6 +94,18 @@ def test_what_to_try_next_names_the_size_of_the_profile():
     assert f"{pair.download_gb} GB" in lines[1] and all("specdec " in line for line in lines[1:])
 
 
+def result(alone, drafted, ratio):
+    shown = SafeConsole(file=StringIO(), width=80, _environ={})
+    shown.print(race_view.result(RaceResult(alone, drafted, geometric_interval(ratio), 3.0, None)))
+    return shown.file.getvalue()
+
+
+def test_a_slower_race_says_so():
+    ratio = (0.80, 0.81, 0.79, 0.80)
+    drafted = tuple(speed * each for speed, each in zip(ALONE, ratio, strict=True))
+    assert result(ALONE, drafted, ratio).startswith("slower than the target alone: 0.80x (0.")
+
+
 @pytest.mark.parametrize(
     ("alone", "ratio", "says"),
     [
@@ -105,8 +117,6 @@ def test_what_to_try_next_names_the_size_of_the_profile():
 )
 def test_a_race_that_nobody_won_claims_nothing(alone, ratio, says):
     drafted = tuple(speed * each for speed, each in zip(alone, ratio or [1.0] * len(alone), strict=True))
-    shown = SafeConsole(file=StringIO(), width=80, _environ={})
-    shown.print(race_view.result(RaceResult(alone, drafted, geometric_interval(ratio), 3.0, None)))
-    text = shown.file.getvalue()
+    text = result(alone, drafted, ratio)
     assert says in " ".join(text.split()) and "x (" not in text
     assert ("tokens/s" in text) == ("█" in text) == (says == "too small to gain"), "speeds only if they can be compared"
