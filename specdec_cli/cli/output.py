@@ -107,7 +107,7 @@ def show_answer(
 ) -> SpecdecError | None:
     """Write an answer and show it. It ends early if the reader goes away. Returns the error if the target fails.
 
-    shown: False if only the trace takes it. Raises Interrupted if Ctrl-C comes before the answer has begun.
+    shown: False if only the trace takes it. Raises Interrupted if Ctrl-C comes before the prompt is read.
     """
     from specdec_cli.display.live import LiveDisplay, on_stdout
 
@@ -118,9 +118,9 @@ def show_answer(
     session.clock = session.interrupt.clock
     session.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
+    bar = StderrBar()
     if not silent:
-        bar = display if isinstance(display, LiveDisplay) else StderrBar()
-        session.models.show_reading(bar.reading)
+        session.models.show_reading(display.reading if isinstance(display, LiveDisplay) else bar.reading)
     error: SpecdecError | None = None
     try:
         try:
@@ -131,6 +131,7 @@ def show_answer(
             error = failure
         finally:
             session.models.show_reading(None)  # later prompts are not of this answer
+            bar.erase()
             if display is not None:
                 display.close()
     except BrokenPipeError:

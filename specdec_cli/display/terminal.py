@@ -175,3 +175,7 @@ class StderrBar:
         if can_paint(sys.stderr) and (line or self._shown):
             _write_over(line)
             self._shown = bool(line)
+
+    def erase(self) -> None:
+        """Erase the bar of a prompt that was not read to its end."""
+        self.reading("", 0, 0)

@@ -18,6 +18,7 @@ from specdec_cli.cli.app import COMMANDS, load
 from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import NO_DRAFT
+from specdec_cli.display import terminal
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.engine.contexts import Contexts
 
@@ -113,6 +114,13 @@ def test_tables_end_without_a_reader_of_stdout_alone(monkeypatch, stream, ends, 
     with ends, os.fdopen(write, "w") as unread:
         monkeypatch.setattr(sys, stream, unread)
         print_parts("a", stderr=stream == "stderr", uncut=uncut)
+
+
+def test_the_bar_of_a_prompt_that_is_not_read_to_its_end_is_erased(monkeypatch):
+    monkeypatch.setattr(terminal, "can_paint", lambda _: True)
+    monkeypatch.setattr(terminal.ReadingBar, "line", lambda _, what, *__: what and "the bar")
+    shown = succeeded("run", PROMPT * 300, "-n", 1, "-c", 2048).stderr
+    assert "the bar" in shown and "\x1b[K" in shown.rpartition("the bar")[2]
 
 
 @pytest.mark.parametrize("stream", but_first(">&-", "<&-", "2>&-"))
