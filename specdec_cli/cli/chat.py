@@ -50,11 +50,12 @@ def chat(
         with Interrupt() as interrupt:
             engine = stack.enter_context(loaded(settings, pair, interrupt))
         conversation = Conversation(engine.session(), drops=ctx_policy == "drop")
-        conversation.system = system
         conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction, settings))
         session = ChatSession(conversation, interrupt)
         if resume:
             session.do_load(resume)
+        if system is not None:
+            conversation.system = system
         if sys.stdin.isatty():
             session.say(
                 f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists the commands, Ctrl-D leaves"

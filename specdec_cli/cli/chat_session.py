@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from io import TextIOWrapper
 
@@ -53,29 +53,39 @@ class ChatSession:
         """Notes that were shown."""
 
     def take(self, line: str, is_command: bool) -> None:
-        """Handle a message or a command. After an error, the chat continues."""
+        """Handle a message or a command. After an error or Ctrl-C, the chat continues. Other signals end it; in a
+        script, Ctrl-C does, too.
+        """
         try:
-            if is_command:
-                name, _, argument = line.partition(" ")
-                name = _ALIASES.get(name, name)
-                if name not in COMMANDS:
-                    hint = nearest(name, COMMANDS) or "/help lists the commands."
-                    raise UsageError(f"there is no command {name}", hint)
-                COMMANDS[name](self, argument.strip())
-            elif line.strip():
-                attached, self.attached = self.attached, ""
-                self._run(self.conversation.ask(f"{attached}{line}"))
+            with self._interrupt:
+                if is_command:
+                    name, _, argument = line.partition(" ")
+                    name = _ALIASES.get(name, name)
+                    if name not in COMMANDS:
+                        hint = nearest(name, COMMANDS) or "/help lists the commands."
+                        raise UsageError(f"there is no command {name}", hint)
+                    COMMANDS[name](self, argument.strip())
+                elif line.strip():
+                    self.draft = line  # if the message is refused
+                    answer = self.conversation.ask(f"{self.attached}{line}")
+                    self.draft = self.attached = ""
+                    self._run(answer)
         except Interrupted:
             complain(SpecdecError("interrupted"))
         except SpecdecError as error:
             complain(error)
             if not sys.stdin.isatty():
                 self.exit_code = error.exit_code
+        finally:
+            code = self._interrupt.exit_code
+            self._interrupt.clear()
+            if code not in (0, 130) or (code and not sys.stdin.isatty()):
+                self.left, self.exit_code = True, code
 
     def take_draft(self) -> str:
-        """The text that the next line starts with, fenced if it would be taken for a command."""
+        """The text that the next line starts with, fenced if it begins like a command or a fence."""
         draft, self.draft = self.draft, ""
-        return f"{FENCE}{draft}{FENCE}" if draft.startswith("/") else draft
+        return f"{FENCE}{draft}{FENCE}" if draft.startswith(("/", FENCE)) else draft
 
     def say(self, what: RenderableType) -> None:
         print_parts(what, stderr=True, style="dim", uncut=True)
@@ -97,26 +107,15 @@ class ChatSession:
 
     def _show(self, answer: Generation) -> None:
         """Show an answer and its new notes."""
-        with self._interruptible():
-            error = show_answer(self.conversation.session, answer)
+        error = show_answer(self.conversation.session, answer)
         for note in answer.result.notes:
             if note not in self._notes:
                 self._notes.add(note)
                 self.say(f"note: {note}")
-        if error:
+        if isinstance(error, SpecdecError):
             raise error
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C ends what the block does, other signals end the chat, too; in a script, both do."""
-        try:
-            with self._interrupt:
-                yield
-        finally:
-            code = self._interrupt.exit_code
-            self._interrupt.clear()
-            if code not in (0, 130) or (code and not sys.stdin.isatty()):
-                self.left, self.exit_code = True, code
+        if error:  # the reader has gone: nobody would see the other answers of a script
+            self.left = not sys.stdin.isatty()
 
     def do_help(self, _: str) -> None:
         """list the commands"""
@@ -130,7 +129,7 @@ class ChatSession:
     def do_clear(self, _: str) -> None:
         """start a new conversation"""
         self.conversation.clear()
-        self.answer = None
+        self.answer, self.attached = None, ""
         self.say("new conversation")
 
     def do_regen(self, _: str) -> None:
@@ -144,11 +143,17 @@ class ChatSession:
 
     def do_edit(self, argument: str) -> None:
         """change the last message"""
+        before = list(self.conversation.messages)
         text, self.answer = self.conversation.undo(), None
         if text is None:
             raise UsageError("there is no message to change", "Write one.")
         if argument or not sys.stdin.isatty():
-            self._run(self.conversation.ask(argument or text))
+            try:
+                answer = self.conversation.ask(argument or text)
+            except (SpecdecError, Interrupted):
+                self.conversation.messages = before
+                raise
+            self._run(answer)
         else:
             self.draft = text
 
@@ -198,6 +203,7 @@ class ChatSession:
         self.answer = None
         for note in kept_conversations.restore(self.conversation, argument):
             self.say(f"note: {note}")
+        self.attached = ""
         self.say(f"{len(self.conversation.messages)} messages")
 
     def do_alone(self, _: str) -> None:
@@ -209,7 +215,7 @@ class ChatSession:
         self._show(answer)
         found = None
         if answer.result.complete:
-            with suppress(Interrupted), self._interruptible(), status_line("comparing the answers", silent=False):
+            with suppress(Interrupted), status_line("comparing the answers", silent=False):
                 found = before.compared_with(answer.result)
         if found is None:
             self.say("interrupted: the answers were not compared")
@@ -346,5 +352,5 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
             # Several lines may be code that begins with a comment, or the argument of a command that takes a text.
             is_command = text.startswith("/") and ("\n" not in text or text.startswith(("/system ", "/edit ")))
             if text.lstrip().startswith(FENCE):
-                text = text.replace(FENCE, "").strip("\n")
+                text = text.strip().removeprefix(FENCE).removesuffix(FENCE).strip("\n")
             yield text, is_command

@@ -104,8 +104,8 @@ def show_answer(
     shown: bool = True,
     quiet: bool = False,
     styles: Mapping[Origin, Style] | None = None,
-) -> SpecdecError | None:
-    """Write an answer and show it. It ends early if the reader goes away. Returns the error if the target fails.
+) -> SpecdecError | BrokenPipeError | None:
+    """Write an answer and show it. Returns the error that ended it early: the target failed, or the reader went away.
 
     shown: False if only the trace takes it. Raises Interrupted if Ctrl-C comes before the prompt is read.
     """
@@ -121,7 +121,7 @@ def show_answer(
     bar = StderrBar()
     if not silent:
         session.models.show_reading(display.reading if isinstance(display, LiveDisplay) else bar.reading)
-    error: SpecdecError | None = None
+    error: SpecdecError | BrokenPipeError | None = None
     try:
         try:
             for event in answer:
@@ -134,6 +134,7 @@ def show_answer(
             bar.erase()
             if display is not None:
                 display.close()
-    except BrokenPipeError:
+    except BrokenPipeError as gone:
         close(sys.stdout)
+        error = error or gone
     return error

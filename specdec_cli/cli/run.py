@@ -160,9 +160,9 @@ def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:
         return TraceFile(path, {**models, **settings.shaping(), "prompt": prompt})
 
 
-def _require_whole(result: GenerationResult, trace: TraceFile | None, error: SpecdecError | None) -> None:
+def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Exception | None) -> None:
     """Raise the error that ended the answer, or an error if the answer or its recording is wrong."""
-    if error:
+    if isinstance(error, SpecdecError):
         raise error
     if result.baseline:
         result.baseline.require_own()

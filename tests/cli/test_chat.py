@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from driver import assert_refused, call, configure
+from prompt_toolkit import PromptSession
 from terminal import Terminal
 from typer.testing import CliRunner
 
@@ -17,8 +18,10 @@ from specdec_cli.cli.chat_session import COMMANDS, ChatSession, turns
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.display.live import PlainDisplay
+from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.session import Generation
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
 
 
@@ -84,8 +87,9 @@ def test_a_script_of_turns(models, tmp_path):
     assert "same text, token for token; " in err and "5 characters come before" in err
     assert "removed: " in err
     assert "system message: Be brief." in err and all(name in err for name in COMMANDS)
-    again = script(models, "/show", more=["--resume", "mine"])
+    again = script(models, "/system", more=["--resume", "mine", "--system", "Be kind."])
     assert again[0] == 0 and "4 messages" in again[2] and "note" not in again[2]
+    assert "system message: Be kind." in again[2]
     assert out.count("\n") >= 5
 
 
@@ -99,6 +103,39 @@ def test_a_file_with_fences_gets_longer_ones(tmp_path):
     session = ChatSession(None, None)
     session.do_file(str(tmp_path / "page.md"))
     assert session.attached.endswith(":\n````\n```\nmake\n```\n````\n\n")
+
+
+def test_a_returned_message_keeps_its_fences(monkeypatch):
+    session = ChatSession(None, None)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(PromptSession, "prompt", lambda *_, default: default)
+    for session.draft in ('/app.py:\n"""Doc."""\nx = 1', '"""Doc."""\nx = """a"""'):
+        draft = session.draft
+        assert next(turns(session.take_draft)) == (draft, False)
+
+
+def test_a_refused_message_and_its_file_are_kept():
+    class Full:
+        def ask(self, _):
+            raise SpecdecError("full", "Write less.")
+
+    session = ChatSession(Full(), Interrupt())
+    session.attached = "a.txt:"
+    session.take("one", False)
+    assert (session.attached, session.draft) == ("a.txt:", "one")
+
+
+def test_a_file_belongs_to_one_message_of_one_conversation(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    start_again = ["/file a.txt", "/clear", "two", "/undo", "/save mine", "/file a.txt", "/load mine", "three", "/undo"]
+    err = script(models, "/file a.txt", "one", "/undo", *start_again)[2]
+    assert re.findall(r"removed: (\S+)", err) == ["a.txt:", "two", "three"]
+
+
+def test_a_refused_edit_changes_nothing(models):
+    code, _, err = script(models, "one", f"/edit {'x' * 4000}", "/show")
+    assert code == 1 and "fills the context" in err and "2 messages" in err
 
 
 def test_show_prints_words(models):
@@ -151,6 +188,28 @@ def test_ctrl_c_before_an_answer_begins_ends_only_that_answer(models, monkeypatc
     assert (code, len(closed)) == (0, 1) and "specdec: interrupted\n" in err and "0 messages" in err
 
 
+def test_ctrl_c_outside_an_answer_does_not_end_the_chat(models, monkeypatch):
+    fitting, undo, undone = Conversation._fitting, Conversation.undo, []
+    monkeypatch.setitem(COMMANDS, "/save", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Conversation, "_fitting", lambda self: (fitting(self), signal.raise_signal(signal.SIGINT))[0])
+    monkeypatch.setattr(Conversation, "undo", lambda self: undone.append(undo(self)))
+    assert script(models, "one")[0] == 130 and undone == ["one"]
+    session = ChatSession(None, Interrupt())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    session.take("/save mine", True)
+    assert (session.left, session.exit_code) == (False, 0)
+
+
+def test_a_script_ends_with_its_reader(models, monkeypatch):
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(PlainDisplay, "show", gone)
+    monkeypatch.setattr("specdec_cli.cli.output.close", lambda _: None)
+    code, _, err = script(models, "one", "/show")
+    assert code == 0 and "messages" not in err
+
+
 def test_an_answer_that_fails_is_kept_as_far_as_it_came(models, monkeypatch):
     verify, calls = LlamaTarget.verify, iter(range(10**6))
 
@@ -183,7 +242,7 @@ def test_what_cannot_be_talked_with(models):
     assert_refused(call("chat"), 2, "has no chat template", "specdec run")
     assert_refused(call("chat", "-m", "/none.gguf", SPECDEC_DRAFTER="ngram"), 2, "there is no file")
     code, _, err = script(models, more=["--resume", "none"])
-    assert code == 2 and "no saved conversation" in err
+    assert code == 2 and "no saved conversation" in err and "Saved conversations: none yet." in err
 
 
 def test_a_script_that_is_not_utf8(models):
