@@ -9,7 +9,7 @@ PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check
 
 # A build is for one processor and one compiler; on another, set-up builds again. Your CMAKE_ARGS take precedence.
 BUILDING := specdec_cli/llama/building.py
-KEY   := $(shell $(PYTHON) $(BUILDING) key --accel $(ACCEL))
+KEY   := $(shell $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' && $(PYTHON) $(BUILDING) key --accel $(ACCEL))
 ifeq ($(KEY),)
   $(error set-up needs Python 3.10 or newer as $(PYTHON), and ACCEL=auto, cpu, cuda, metal or vulkan)
 endif
@@ -87,7 +87,7 @@ $(ZENSICAL): $(READY)
 SHARE ?= 1
 
 train: $(TORCH) ## Train the bundled pair and its heads further, which takes hours; see training/README.md
-	$(VENV)/bin/python -m training --share $(SHARE) $(TRAIN_FLAGS)
+	$(VENV)/bin/python -m training --share $(SHARE) $(if $(filter-out 1,$(SHARE)),--work build/training-$(SHARE)) $(TRAIN_FLAGS)
 
 check-training: $(TORCH) ## Check that PyTorch and llama.cpp compute the same for the bundled pair
 	$(VENV)/bin/python -m training.check
@@ -102,11 +102,11 @@ setup: $(READY) ## Make .venv and build llama.cpp for this machine
 # The first set-up takes some minutes, every later one on the same kind of processor takes seconds. The build is tried,
 # and if it fails, repeated with fewer of the processor's instructions.
 $(READY): pyproject.toml Makefile $(BUILDING)
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --upgrade "pip>=25.1"
 	@if ls $(VENV)/.ready-* >/dev/null 2>&1 && ! test -e $@; then $(PIP) uninstall -q -y llama-cpp-python; fi
 	@$(VENV)/bin/python $(BUILDING) install --accel $(ACCEL) -- --group dev -e ".[serve]"
 	@rm -f $(VENV)/.ready-* && touch $@
 
-clean: ## Remove everything that set-up and tests created
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean: ## Remove everything that set-up and tests created in the checkout
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

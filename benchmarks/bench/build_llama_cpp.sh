@@ -6,12 +6,12 @@ set -euo pipefail
 folder=${1:?usage: build_llama_cpp.sh FOLDER PROGRAM ...}
 shift
 python=${PYTHON:-.venv/bin/python}
-version=$($python -c 'from importlib.metadata import version; print(version("llama-cpp-python"))')
+version=$("$python" -c 'from importlib.metadata import version; print(version("llama-cpp-python"))')
 mkdir -p "$folder"
-$python -m pip download --quiet --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" -d "$folder"
+"$python" -m pip download --quiet --no-deps --no-binary llama-cpp-python "llama-cpp-python==$version" -d "$folder"
 tar -C "$folder" -xf "$folder/llama_cpp_python-$version.tar.gz"
 # These flags name the GPU, if there is one, and repair compilers that miscompile AMX.
-eval "flags=($($python specdec_cli/llama/building.py flags))"
+eval "flags=($("$python" specdec_cli/llama/building.py flags))"
 for i in "${!flags[@]}"; do [[ ${flags[i]} == -DGGML_OPENMP=* ]] && unset "flags[i]"; done
 cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release "${flags[@]}" \
   -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_EXAMPLES=ON

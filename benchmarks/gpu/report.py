@@ -135,7 +135,7 @@ def everything(folder: Path) -> str:
     bars: list[Bar] = []
 
     def add(title: str, paths: Iterable[Path], table: Callable[[Data], str], its_bars: Any = lambda _: ()) -> None:
-        for data in (read(path) for path in sorted(paths) if path.is_file()):
+        for data in (read(path) for path in sorted(paths) if path.is_file() and path.stat().st_size):
             parts.append(f"### {title}\n\n{table(data)}\n")
             bars.extend(its_bars(data))
 
