@@ -75,7 +75,7 @@ class ChatSession:
         except SpecdecError as error:
             complain(error)
             if not sys.stdin.isatty():
-                self.exit_code = error.exit_code
+                self.exit_code, self.attached = error.exit_code, ""
         finally:
             code = self._interrupt.exit_code
             self._interrupt.clear()
@@ -137,7 +137,11 @@ class ChatSession:
         self._run(self.conversation.again())
 
     def do_undo(self, _: str) -> None:
-        """remove the last message and its answer"""
+        """remove a file that waits, or the last message and its answer"""
+        if self.attached:
+            self.attached = ""
+            self.say("removed the file")
+            return
         text, self.answer = self.conversation.undo(), None
         self.say("there is nothing to remove" if text is None else f"removed: {text[:60]}")
 
@@ -352,5 +356,6 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
             # Several lines may be code that begins with a comment, or the argument of a command that takes a text.
             is_command = text.startswith("/") and ("\n" not in text or text.startswith(("/system ", "/edit ")))
             if text.lstrip().startswith(FENCE):
-                text = text.strip().removeprefix(FENCE).removesuffix(FENCE).strip("\n")
+                text = text.strip().removeprefix(FENCE)
+                text = (text.removesuffix(FENCE) if text.endswith(FENCE) else text.replace(FENCE, "", 1)).strip("\n")
             yield text, is_command

@@ -11,7 +11,7 @@ from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.scheduler import Scheduler
+from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.llama.shared_context import MOST_TEXTS
 from specdec_cli.settings.config import Settings
@@ -82,12 +82,14 @@ class Together:
         with self._lock:
             try:
                 if ready:
+                    self._require_open()
                     scheduler = self._opened(min(parallel, len(ready)), n_ctx, len(ready))
-                    if self._closed:
-                        raise _was_closed()
+                    self._require_open()
                     jobs = [scheduler.submit(found[number].prompt, partial(work, number)) for number in ready]
                     for job in jobs:
                         job.ended.wait()
+            except QueueFull:  # it was closed at this moment
+                raise _was_closed() from None
             except BaseException:  # Ctrl-C
                 self._end()
                 raise
@@ -102,6 +104,10 @@ class Together:
         self._end()
         with self._lock:  # until those that were being opened are closed, too
             self._end()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _was_closed()
 
     def _end(self) -> None:
         scheduler, self._scheduler = self._scheduler, None

@@ -189,10 +189,12 @@ def places(answers: Iterable[Answer]) -> int:
     return sum(len(answer.stands) for answer in answers)
 
 
-def adaptive(answers: Iterable[Answer], costs: Costs, greedy: bool) -> Tally:
-    """`-k auto` through all answers in turn, knowing only the costs."""
+def adaptive(
+    answers: Iterable[Answer], costs: Costs, greedy: bool, watch: Callable[[Step], None] | None = None
+) -> Tally:
+    """`-k auto` through all answers in turn, knowing only the costs; `watch` sees every step."""
     policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
-    return replay(policy, answers, costs)
+    return replay(policy, answers, costs, watch)
 
 
 def fixed(answers: Sequence[Answer]) -> dict[int, Tally]:
@@ -347,5 +349,6 @@ def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: S
             tally = replay(FixedLength(length, least), answers, FREE)
             if (found := tally.tokens / policy.seconds(tally, costs)) > speed:
                 tokens, min_p, speed = length, least, found
-    tally, ours = adaptive(answers, costs, greedy), replace(policy, rereads=False)
-    return StaticSetting(tokens, min_p, speed, target_alone, tally.tokens / ours.seconds(tally, costs) / target_alone)
+    seconds = list[float]()  # without prompts, as the engine's
+    tally = adaptive(answers, costs, greedy, lambda step: seconds.append(step.draft_s + step.verify_s))
+    return StaticSetting(tokens, min_p, speed, target_alone, tally.tokens / sum(seconds) / target_alone)

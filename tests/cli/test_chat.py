@@ -112,17 +112,23 @@ def test_a_returned_message_keeps_its_fences(monkeypatch):
     for session.draft in ('/app.py:\n"""Doc."""\nx = 1', '"""Doc."""\nx = """a"""'):
         draft = session.draft
         assert next(turns(session.take_draft)) == (draft, False)
+    assert next(turns(lambda: '"""code""" explain')) == ("code explain", False)
 
 
-def test_a_refused_message_and_its_file_are_kept():
+def test_a_refused_message_and_its_file_are_kept(monkeypatch):
     class Full:
         def ask(self, _):
             raise SpecdecError("full", "Write less.")
 
     session = ChatSession(Full(), Interrupt())
+    for typed, kept in ((True, "a.txt:"), (False, "")):  # in a script, nobody could remove it
+        monkeypatch.setattr(sys.stdin, "isatty", lambda typed=typed: typed)
+        session.attached = "a.txt:"
+        session.take("one", False)
+        assert (session.attached, session.draft) == (kept, "one")
     session.attached = "a.txt:"
-    session.take("one", False)
-    assert (session.attached, session.draft) == ("a.txt:", "one")
+    session.do_undo("")
+    assert session.attached == ""
 
 
 def test_a_file_belongs_to_one_message_of_one_conversation(models, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from time import sleep
 import pytest
 import tiny
 
-from specdec_cli import SamplingParams, SpeculativeConfig, load
+from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
 
 PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]
 
@@ -56,6 +56,8 @@ def test_closing_the_engine_ends_a_list(engine):
     answering.join(30)
     assert not answering.is_alive()
     assert len(found) == len(PROMPTS) and all("the engine was closed" in str(result.error) for result in found)
+    with pytest.raises(SpecdecError, match="the engine was closed"):
+        engine.generate([[1, 2, 3]])
 
 
 @pytest.mark.slow
