@@ -62,9 +62,10 @@ def save(conversation: Conversation, name: str) -> Path:
     name, read = _checked(name), conversation.read
     caches, checksums = {}, {}
     for loaded in conversation.session.models.all:
-        if loaded.text:
-            loaded.text.settle()
-        if loaded.text and loaded.text.tokens:
+        if not loaded.text:
+            continue
+        loaded.text.settle()
+        if loaded.text.tokens:
             caches[loaded.role] = _identity(loaded)
             checksums[loaded.role] = loaded.text.save(cache_path(name, loaded.role))
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]

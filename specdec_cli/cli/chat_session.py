@@ -91,7 +91,7 @@ class ChatSession:
         print_parts(what, stderr=True, style="dim", uncut=True)
 
     def _run(self, answer: Generation) -> None:
-        """Show an answer, keep what there is of it, and report on it. A message without an answer becomes the draft."""
+        """Show an answer, keep it as far as it came, and report it. A message without an answer becomes the draft."""
         conversation, result, self.answer = self.conversation, answer.result, None
         if conversation.n_dropped:
             self.say(f"the context is full: the model no longer sees the first {conversation.n_dropped} messages")
