@@ -94,19 +94,22 @@ class LlamaContext:
         kept = 0
         self.settle()
         if self.reuses:
-            limit = max(len(text) - 1, 0)
-            kept = min(self.common(text), limit)
-            if not self.cache.can_return(self.length, kept):
-                kept = 0
+            if self._texts:
+                self.cache.last_pass = 0  # other texts' passes may have moved its snapshots
+            kept = self._reusable(text)
             if self._texts and self.rewinds:
-                best = max(self._texts, key=lambda other: other.common(text))
-                if (more := min(best.common(text), limit)) > kept:
+                best = max(self._texts, key=lambda other: other._reusable(text))
+                if (more := best._reusable(text)) > kept:
                     self.rewind(0)
                     self.cache.copy(best.cache, more)
                     self.length, self.tokens, kept = more, best.tokens[:more], more
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
         return kept
+
+    def _reusable(self, text: Sequence[int]) -> int:
+        """How many tokens of another text needn't be read, because this one's cache holds them."""
+        return self.cache.reachable(self.length, min(self.common(text), max(len(text) - 1, 0)))
 
     def settle(self) -> None:
         """Forget what isn't part of the text: a tree at its end, cells of a pass that Ctrl-C ended, and all of a
@@ -272,6 +275,7 @@ class LlamaContext:
         """Load a cache that a context of the same model saved. expected: the file's checksum. If the cache can't be
         used, the context is empty: False.
         """
+        self.settle()
         self.rewind(0)
         try:
             tokens = self.cache.load(path, self.n_ctx) if checksum(path) == expected else []

@@ -39,6 +39,8 @@ class KVCache:
         """Tokens of the last pass; 0 if its snapshots are no longer valid."""
         self._snapshots: int = lib.llama_n_rs_seq(passes.handle)  # 0: llama.cpp has none for this architecture
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
+        self._window: int = lib.llama_model_n_swa(passes.model.handle) if passes.texts > 1 else 0
+        """Tokens that layers with a sliding window attend to, if other texts may overwrite earlier ones; else 0."""
         self.branches = Branches(passes.branches)
         """The nodes of the tree at the end of the text."""
         self._shared = [0] * passes.branches
@@ -57,9 +59,18 @@ class KVCache:
         """
         return self.rewinds or count <= max(min(self._snapshots, self.last_pass - 1), 0)
 
-    def can_return(self, length: int, kept: int) -> bool:
-        """Whether a text of `length` tokens can go back to `kept`, from a checkpoint if need be."""
-        return self.can_drop(length - kept) or (self._saved is not None and self._saved[0] <= kept)
+    def reachable(self, length: int, kept: int) -> int:
+        """The most tokens, up to `kept`, to which a text of `length` tokens can go back: `kept`, a checkpoint, or 0.
+
+        Where texts share a cache, llama.cpp lets them overwrite cells outside another's sliding window, and drops those
+        before them. A recurrent cache doesn't say which are left.
+        """
+        if self._window and kept < length:
+            first = lib.llama_memory_seq_pos_min(self._memory, self._sequence)
+            return kept if self.rewinds and first <= max(kept - self._window, 0) else 0
+        if self.can_drop(length - kept):
+            return kept
+        return self._saved[0] if self._saved and self._saved[0] <= kept else 0
 
     def drop(self, length: int) -> None:
         """Drop all cells of the text and its tree from position `length` on. Raises SpecdecError if llama.cpp

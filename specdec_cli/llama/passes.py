@@ -155,7 +155,7 @@ class Passes:
         texts: int = 1,
         head: HeadKind | None = None,
     ) -> None:
-        self.model, self.max_rows, self.branches = model, max_rows, branches
+        self.model, self.max_rows, self.branches, self.texts = model, max_rows, branches, texts
         self.all_rows = texts * max_rows
         if branches > 1 and head is None:
             # A tree's pass may also need logits for tokens that it reads again, because hidden rows come with them.

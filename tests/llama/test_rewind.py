@@ -1,5 +1,7 @@
 """Dropping rejected tokens from a cache, also one that cannot: what is computed after it equals a fresh context's."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import tiny
@@ -11,7 +13,9 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
+from specdec_cli.llama.shared_context import SharedContext
 from specdec_cli.llama.target import LlamaTarget
 
 FORGETFUL = (*tiny.RECURRENT, *tiny.HYBRID)
@@ -263,19 +267,21 @@ def test_the_next_text_keeps_what_was_accepted_at_the_end_of_the_last(open_conte
     context.decode((1, 2, 3, 4, 5, 6), all_rows=rows > 1)
     context.reuses = True
     text = [*PROMPT, 1, 2, 3, 9]
-    assert context.begin(text) == len(text) - 1
-    assert same(context.decode((9,))[0], fresh(alone, text))
+    kept = context.begin(text)
+    assert kept == (len(text) - 1 if rows > 1 else len(PROMPT))
+    assert same(context.decode(text[kept:])[0], fresh(alone, text))
 
 
 @pytest.mark.parametrize("kind", FORGETFUL)
 def test_a_state_that_was_loaded_is_kept_whole(open_context, tmp_path, kind):
     context, other, alone = open_context(kind), open_context(kind), open_context(kind)
     context.decode(PROMPT)
+    other._failed = True  # as Ctrl-C in a pass leaves it
     assert other.load(tmp_path / "kept", context.save(tmp_path / "kept"))
     other.reuses = True
     assert other.begin([*PROMPT, 9]) == len(PROMPT)
     assert same(other.decode((9,))[0], fresh(alone, PROMPT, [9]))
-    context._failed = True  # as Ctrl-C in a pass leaves it
+    context._failed = True
     assert not other.load(tmp_path / "part", context.save(tmp_path / "part")), "part of a state is not saved"
 
 
@@ -291,3 +297,18 @@ def test_a_loaded_state_does_not_go_back_by_the_snapshots_of_another_text(open_c
     context.reuses, text = True, [*PROMPT, 1, 2, 3, 4, 9]
     context_kept = context.begin(text)
     assert same(context.decode(text[context_kept:])[0], fresh(alone, text))
+
+
+@pytest.mark.parametrize("kind", ["llama", "olmo2-window", "lfm2-window"])
+def test_a_text_reuses_only_what_other_texts_have_left_of_it(load, open_context, kind):
+    """llama.cpp overwrites cells outside a text's sliding window where other texts need room."""
+    alone, beginning = open_context(kind), [*range(8)]
+    with closing(SharedContext(load(kind), 512, 4, 1, Interrupt(), [Interrupt(), Interrupt()])) as shared:
+        first, second = shared.texts
+        for text, tokens in ((first, [*range(200)]), (second, [*range(250)]), (first, [*beginning, *range(50, 280)])):
+            text.reuses = True
+            text.decode([token % 90 for token in tokens[text.begin(tokens) :]])
+        for text in (second, first):
+            kept = text.begin([*beginning, 9])
+            assert kept or kind != "llama"
+            assert same(text.decode([*beginning, 9][kept:])[0], fresh(alone, [*beginning, 9]), 0.05)
