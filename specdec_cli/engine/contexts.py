@@ -188,11 +188,10 @@ class Contexts:
                 if loaded.head:
                     self._open_head(own, rows, branches)
                     continue
-                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)
+                needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded)
                 text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
                 own.use(text, text, self.timed(own, text), plan.n_ctx)
-                if free is not None and not loaded.offloaded:
-                    free -= memory.cache_bytes(loaded.header, n_ctx)
+                free = free and free - needed
         self.plan = plan
 
     def _open_head(self, own: ModelContext, rows: int, branches: int) -> None:

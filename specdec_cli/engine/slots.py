@@ -68,7 +68,7 @@ class Slots:
         interrupts = [session.interrupt for session in self.sessions]
         try:
             needed = held * len(interrupts)
-            memory.require(loaded.header, needed, None if loaded.offloaded else host.available_memory())
+            memory.require(loaded.header, needed, host.available_memory(), loaded.offloaded)
             rows = rows if is_target else REVIEWED
             return SharedContext(loaded.model, held, rows, loaded.threads, self._interrupt, interrupts)
         except SpecdecError as error:

@@ -96,15 +96,20 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
     return n_ctx * total_kv_heads * (key + value) * _F16_BYTES
 
 
-def require(header: Header, n_ctx: int, available: int | None) -> None:
-    """Raise SpecdecError if a model's KV cache doesn't fit, before the system kills the process.
+def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 0) -> int:
+    """The main memory that a model's KV cache takes, in bytes. Raises SpecdecError if it doesn't fit, before the system
+    kills the process.
 
-    available: bytes free; None if unknown, or if the cache is on a GPU, where llama.cpp reports failed allocations.
+    available: bytes free; None if unknown. offloaded: layers on a GPU, where llama.cpp reports failed allocations; -1:
+    all.
     """
-    needed = cache_bytes(header, n_ctx)
+    layers = _number(_any(header, "block_count"), 1) or 1
+    here = max(layers - offloaded, 0) if offloaded >= 0 else 0
+    needed = cache_bytes(header, n_ctx) * here // layers
     if available is not None and needed > available:
         what = f"a context of {n_ctx:,} tokens for {header.name} needs {needed / 1e9:,.1f} GB"
         raise SpecdecError(f"{what}, but {available / 1e9:,.1f} GB are free", "Set a smaller context (-c).")
+    return needed
 
 
 def _any(header: Header, key: str) -> Any:

@@ -45,9 +45,10 @@ class LoadedModel:
     head: str = ""
 
     @property
-    def offloaded(self) -> bool:
-        """Whether layers are on a GPU or on other machines."""
-        return self.placement.on_devices and (self.placement.is_remote or library.supports_gpu())
+    def offloaded(self) -> int:
+        """How many layers are on a GPU or on other machines; -1: all."""
+        away = self.placement.on_devices and (self.placement.is_remote or library.supports_gpu())
+        return self.placement.layers if away else 0
 
     @property
     def setup(self) -> str:

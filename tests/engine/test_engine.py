@@ -126,9 +126,10 @@ def test_a_stream_can_be_abandoned(session):
 
 @pytest.mark.parametrize(("most", "expected"), [(2048, 1024), (1000, 768)])
 def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is_needed(monkeypatch, most, expected):
-    def require(header, n_ctx, _free):
+    def require(header, n_ctx, *_):
         if n_ctx > most and "draft" in header.name:
             raise SpecdecError("no room", "")
+        return 0
 
     monkeypatch.setattr(contexts.memory, "require", require)
     with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
