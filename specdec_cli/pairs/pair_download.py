@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
-from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, UsageError
+from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
@@ -24,7 +24,7 @@ from specdec_cli.pairs.hub.requests import hub_errors
 from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
 from specdec_cli.pairs.pulled_pairs import PulledPair
 from specdec_cli.pairs.sources import ModelSource, read_source
-from specdec_cli.user_files import format_bytes, is_file
+from specdec_cli.user_files import expanded, format_bytes, is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,8 @@ class PairDownload:
             raise DownloadError(problem, "Free some space, or set HF_HOME to a larger disk.")
         if plan.recorded:
             pulled_pairs.require_writable()
-        pair = _record(plan.name, *self._remotes) if plan.recorded else None
+        known, old = plan.name in pulled_pairs.names(), pulled_pairs.readable(plan.name)
+        pair = _record(old, plan.name, *self._remotes) if plan.recorded else None
         files = [(model, file) for model in self._remotes for file in model.files]
         try:
             for model, file in files:
@@ -232,8 +233,11 @@ class PairDownload:
                 download(model, file, progress)
         except BaseException:
             if pair and not any(cache.is_here(*each) or cache.begun(*each) for each in files):
-                with suppress(OSError):
-                    pulled_pairs.forget(pair)
+                with suppress(OSError, SpecdecError):
+                    if old:
+                        pulled_pairs.save(old)
+                    elif not known:
+                        pulled_pairs.forget(pair)
             raise
         paths = [
             cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
@@ -259,7 +263,7 @@ def _checked(model: str, role: Literal["target", "draft"]) -> str:
     model = profiles.model_name(model, role)
     if reference := references.parse(model):
         return str(reference)
-    if not (model.endswith(".gguf") and is_file(Path(model))):
+    if not (model.endswith(".gguf") and is_file(expanded(model))):
         raise UsageError(
             f"{model!r} is neither a model on the Hub nor a file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
@@ -277,10 +281,9 @@ def _require_same(paths: Sequence[Path], planned: PairCheck) -> None:
         raise IncompatiblePair(problem, "Compare the files with specdec check.")
 
 
-def _record(name: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
-    """Record a pair under its name, and create a profile of that name unless there is one."""
+def _record(old: PulledPair | None, name: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
+    """Record a pair in place of an old one, and create a profile of its name unless there is one."""
     today = date.today().isoformat()
-    old = pulled_pairs.readable(name)
     makes_profile = name not in profiles.names()
     pair = PulledPair(name, target, draft, today, makes_profile or bool(old and old.made_profile))
     pulled_pairs.save(pair)

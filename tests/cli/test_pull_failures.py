@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-from driver import TARGET, complaint
+from driver import TARGET, assert_refused, complaint
 from hub_pairs import BIG, BIG_FILE, PAIR, SMALL_FILE, WINDOW, files, pull_here, pulled_here, refused_here, weights
 from huggingface_hub import constants
 
@@ -128,6 +129,22 @@ def test_a_record_that_cannot_be_written(hub, inside, tmp_path):
     (config / "pulled").unlink()
     assert weights(hub) == 0, "found out before the gigabytes"
     pulled_here(*PAIR)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_failed_pull_forgets_no_earlier_one(hub, inside, tmp_path, monkeypatch, damaged):
+    pulled_here(*PAIR, "--as", "mini")
+    shutil.rmtree(tmp_path / "hf")
+    record = tmp_path / "config" / "specdec" / "pulled" / "mini.json"
+    if damaged:
+        record.write_text("{")
+    before = record.read_text()
+    fail = Mock(side_effect=OSError(errno.ENOSPC, ""))
+    with monkeypatch.context() as full:
+        full.setattr("specdec_cli.pairs.hub.download._fetch_until_broken", fail)
+        assert_refused(pull_here("mini"), 4, "is full")
+    assert record.exists() and (damaged or record.read_text() == before)
+    pulled_here("mini")
 
 
 # --- a Hub that lies ---------------------------------------------------------------------------------------------
