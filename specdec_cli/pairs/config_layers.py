@@ -53,7 +53,7 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
     config = _checked(config, config_file)
     given = {name: value for name, value in given.items() if value is not None}
     named = profile or (None if given.get("target") else config_profile)
-    if profile:  # -p sets both models and overrides config.yaml
+    if profile or (given.get("target") and config.get("target")):  # -p and -m override the pair of config.yaml
         config = {name: value for name, value in config.items() if name not in ("target", "draft")}
     layers = [given, config]
     target = given.get("target") or config.get("target")

@@ -12,6 +12,8 @@ from specdec_cli.gguf.reader import read_header, read_model
 from specdec_cli.pairs import references
 from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.repository import RemoteModel
+from specdec_cli.pairs.profiles import model_name
+from specdec_cli.user_files import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,10 @@ class ModelSource:
 
 
 def read_local(name: str) -> tuple[Path, Header]:
-    """The path and header of a local model. Raises the errors of `read_source`, and UsageError if it isn't local."""
+    """The path and header of a local model, or of a profile's draft. Raises the errors of `read_source`, and UsageError
+    if it isn't local.
+    """
+    name = model_name(name, "draft")
     source = read_source(name, [], here_first=True)
     if source.path is None:
         raise UsageError(f"{name} is not on this machine yet", f"Download it: specdec pull --target {name}")
@@ -44,7 +49,7 @@ def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
             f"{name!r} is neither a file, nor a profile, nor a model on the Hub",
             "Write PATH.gguf, REPO:QUANT, REPO/FILE.gguf or a profile's name (specdec ls).",
         )
-    path = Path(name) if reference is None else cache.find(reference) if here_first else None
+    path = expanded(name) if reference is None else cache.find(reference) if here_first else None
     if reference is None or path:
         return ModelSource(name, read_header(path or Path(name)), None, path)
     remote = repository.resolve(reference)

@@ -1,10 +1,12 @@
 import re
+from pathlib import Path
 
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.pairs import config_layers, profiles, references
 from specdec_cli.pairs import pulled_pairs as pairs
+from specdec_cli.pairs.sources import read_local
 
 
 @pytest.fixture
@@ -29,6 +31,13 @@ def test_the_users_own_profiles_are_listed_and_loaded(config):
     mine = profiles.load("mine")
     assert (mine.name, mine.target, mine.draft, mine.settings) == ("mine", "big.gguf", "small.gguf", {"temp": 0.5})
     assert mine.folder == config
+
+
+@pytest.mark.parametrize("name", ["demo", "~/draft.gguf"])
+def test_a_local_draft_is_named_by_its_profile_or_its_path(monkeypatch, name):
+    draft = Path(profiles.load(profiles.DEMO).model("draft"))
+    monkeypatch.setenv("HOME", str(draft.parent))
+    assert read_local(name)[0] == draft
 
 
 @pytest.mark.parametrize(("name", "hint"), [("demmo", "'demo'"), ("../profiles/demo", "specdec ls")])

@@ -1,5 +1,7 @@
 """Where settings come from, which layer wins, and which values are refused."""
 
+from pathlib import Path
+
 import pytest
 from driver import told
 
@@ -50,7 +52,14 @@ def test_the_profile_comes_from_flag_then_config(config):
     assert resolve("second", {}).target == str(config / "profiles" / "second.gguf")
     (config / "config.yaml").write_text("target: big.gguf\ndraft: small.gguf\n")  # a flag beats the config file
     assert resolve(None, {}).target == "big.gguf"
+    assert resolve(None, {"target": "other.gguf"}).draft is None
     assert resolve("demo", {}).target.endswith("target.gguf") and resolve("demo", {}).draft.endswith("draft.gguf")
+
+
+def test_a_draft_of_the_config_file_goes_with_any_target_and_paths_may_begin_at_home(config):
+    (config / "config.yaml").write_text("draft: ~/small.gguf\ndrafter: model\n")
+    settings = resolve(None, {"target": "~/big.gguf"})
+    assert (settings.target, settings.draft) == (str(Path.home() / "big.gguf"), str(Path.home() / "small.gguf"))
 
 
 def test_a_target_that_is_named_replaces_the_profile_of_the_config_file(config):

@@ -15,6 +15,7 @@ from specdec_cli.gguf.reader import first_part
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.hub.requests import settings
 from specdec_cli.pairs.references import Reference, parse, quant_of, select
+from specdec_cli.user_files import expanded
 
 
 def cache_dir() -> Path:
@@ -76,7 +77,7 @@ def _require_own(folder: Path) -> None:
 def locate(name: str, command: str) -> Path:
     """A model's first file. name: a path or a reference. command: the one that downloads it. Raises DownloadError."""
     if (reference := parse(name)) is None:
-        return Path(name)
+        return expanded(name)
     if path := find(reference):
         return path
     raise DownloadError(f"{reference} is not on this machine yet", f"Download it: {command}")
