@@ -109,7 +109,7 @@ def _command(arguments: list[str]) -> str:
     """The command line, with file names instead of paths: others may see it on a page, and paths may name the user."""
     shown = []
     for argument in arguments:
-        match = re.match(r"--[^=]+=|-[A-Za-z]+", argument)
+        match = re.match(r"--[^=]+=|-[A-Za-z]+=?", argument)
         option = match[0] if match else ""
         path = Path(argument.removeprefix(option))
         try:

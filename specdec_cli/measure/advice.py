@@ -37,7 +37,8 @@ def advise(
 ) -> list[str]:
     """What all variants together show: which may be as fast as the best, why slow ones are slow, and what would help.
 
-    overall: their figures over all prompts. experts: of the target, 0 for a dense model.
+    overall: the figures over all prompts of the variants without wrong answers. experts: of the target, 0 for a dense
+    model.
     """
     measured = [each for each in overall if each.speedup and not each.ran_alone]
     slow = [each for each in measured if each.finding != "faster"]

@@ -6,6 +6,7 @@ only when it measures.
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from collections import Counter
@@ -139,16 +140,21 @@ class ComparisonResult:
         return msgspec.convert(result, cls, str_keys=True)
 
     def to_json(self) -> Any:
-        return {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}
+        data = {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}
+        return json.loads(json.dumps(data, ensure_ascii=False).encode(errors="replace"))  # paths may not be UTF-8
+
+    @property
+    def wrong(self) -> set[str]:
+        """The variants with wrong answers."""
+        return {each.variant for each in self.divergences if each.kind == "wrong"}
 
     @property
     def verdict(self) -> OverallVerdict:
         """Whether drafting pays, and the ranking of all variants; of older results too."""
-        wrong = {each.variant for each in self.divergences if each.kind == "wrong"}
         baselines = {each.name: each.baseline for each in self.variants}
         lengths = {each.name: each.settings.draft_tokens for each in self.variants if not each.is_baseline}
         default = next((name for name, length in lengths.items() if length == AUTO), None)
-        return overall_verdict(self._summaries("all"), baselines, wrong, default)
+        return overall_verdict(self._summaries("all"), baselines, self.wrong, default)
 
     @property
     def categories(self) -> list[str]:
@@ -274,8 +280,7 @@ class ComparisonRun:
         from specdec_cli.weights.model_pair import setup_of_pair
 
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
-        wrong = {each.variant for each in result.divergences if each.kind == "wrong"}
-        summaries = [each for each in result.of_category("all") if each.variant in of_pair - wrong]
+        summaries = [each for each in result.of_category("all") if each.variant in of_pair - result.wrong]
         exact = [each for each in summaries if each.distance_per_token is None]
         measured = [(each.speedup, each.variant) for each in exact if each.speedup and each.bounds]
         if pair.draft_path and measured and not result.partial:
@@ -366,7 +371,8 @@ class ComparisonRun:
             trials=tuple(trials),
             **about,
         )
-        words = advise(result.verdict, result.variants, result.of_category("all"), trials, experts)
+        right = [each for each in result.of_category("all") if each.variant not in result.wrong]
+        words = advise(result.verdict, result.variants, right, trials, experts)
         return replace(result, advice=tuple(words))
 
     def _notes(self) -> Iterator[str]:
@@ -415,7 +421,9 @@ def _recorded(variant: Variant[Settings]) -> RecordedSettings:
 def _models(pair: ModelPair, n_ctx: int) -> dict[str, ModelInfo]:
     models = {"target": (pair.target, pair.target_path), "draft": (pair.draft, pair.draft_path)}
     return {
-        role: ModelInfo(path.name, header.n_params, header.size, memory.cache_bytes(header, n_ctx))
+        role: ModelInfo(
+            path.name.encode(errors="replace").decode(), header.n_params, header.size, memory.cache_bytes(header, n_ctx)
+        )
         for role, (header, path) in models.items()
         if header and path
     }

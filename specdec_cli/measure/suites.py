@@ -43,7 +43,7 @@ class _Entry:
             if isinstance(value, str) and not value.strip():
                 raise ValueError(f"the {key} is empty")
             if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise ValueError(f"the {key} has half a surrogate pair, a lone \\ud... escape")
+                raise ValueError(f"the {key} has half a surrogate pair: a lone \\ud... or a byte that isn't UTF-8")
 
 
 def builtin() -> dict[str, str]:
@@ -120,9 +120,9 @@ def choose_prompts(
     """The prompts to compare on: texts or a suite; by default `code`, or `python` for the bundled pair."""
     if texts and suite:
         raise UsageError("there are prompts and a suite", "Give prompts or --prompts, not both.")
-    if not all(text.strip() for text in texts):
-        raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
-    prompts = [Prompt(str(number), "given", text) for number, text in enumerate(texts, 1)]
+    fix = 'Give texts in UTF-8: specdec compare "def median(values):"'
+    records = [user_files.to_record({"prompt": text}, _Entry, f"prompt {n}", fix) for n, text in enumerate(texts, 1)]
+    prompts = [Prompt(str(number), "given", each.prompt) for number, each in enumerate(records, 1)]
     prompts = prompts or load(suite or ("python" if _is_bundled(target) else "code"))
     return select(prompts, categories, limit, per_category)
 

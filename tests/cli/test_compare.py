@@ -80,12 +80,14 @@ def test_the_table_and_the_verdict_and_the_same_in_markdown():
     assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
 
 
-def test_results_are_kept_and_compared_with():
+def test_results_are_kept_and_compared_with(tmp_path):
     def against(*args):
-        return " ".join(compare(*args, "--against", "first").stdout.split())
+        return " ".join(compare(*pair, *args, "--against", "first").stdout.split())
 
+    pair = "-m", tmp_path / "caf\udce9.gguf", "-md", DRAFT  # a name that isn't UTF-8
+    pair[1].symlink_to(TARGET)
     assert (before := compare("--list")).stdout == "" and "No results" in before.stderr
-    assert compare(*PROMPTS, "--save", "first").exit_code == 0
+    assert compare(*pair, *PROMPTS, "--save", "first").exit_code == 0
     assert list(kept_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
     same = against(*PROMPTS, "-c", 1024)  # another context, with the same models
     assert "then" in same and "target alone" in same.split("not paired")[1]
@@ -106,10 +108,11 @@ def test_the_command_on_a_page_names_no_folder():
         "-o",
         "/home/alice/page.html",
         "--draft=/home/a=b/y.gguf",
+        "-md=/home/alice/y.gguf",
         "-n20",
         "def f(x):",
     ]
-    assert command._command(typed) == "specdec -mx.gguf -o page.html --draft=y.gguf -n20 'def f(x):'"
+    assert command._command(typed) == "specdec -mx.gguf -o page.html --draft=y.gguf -md=y.gguf -n20 'def f(x):'"
 
 
 # --- what fails, and interrupts ---
@@ -177,7 +180,8 @@ def test_a_drafter_that_fails_midway_is_named(monkeypatch):
         (["--repeat", "0"], 2, "rounds can't be 0"),
         (["--json", "--md"], 2, "can't be used together"),
         (["x", "--prompts", "python"], 2, "prompts and a suite"),
-        ([" "], 2, "a prompt is empty"),
+        ([" "], 2, "prompt 1: the prompt is empty"),
+        (["x", "caf\udce9"], 2, "prompt 2: the prompt has half a surrogate pair"),
         (["--vs", "k4"], 2, "does not parse"),
         (["-o", "/dev/null/page.html"], 2, "cannot write"),
         (["--save", "../up"], 2, "cannot be a result's name"),

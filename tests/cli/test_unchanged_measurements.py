@@ -57,6 +57,7 @@ def test_wrong_answers_are_told(compared, monkeypatch):
     done = compared("-k", 3, "--repeat", 1)
     found = json.loads(done.stdout)
     assert done.exit_code == 1 and found["exactness"]["k=3"]["wrong"] == len(found["divergences"]) == 2
+    assert found["advice"] == []
     assert all(each["kind"] == "wrong" and "computed again" in each["bug"] for each in found["divergences"])
     what, do = complaint(done.stderr)
     assert "2 of the answers are not the target's own: k=3 differs on prompt 1" in what and "please report it" in do
