@@ -120,15 +120,15 @@ class CopyJob:
     threads: int
     started: float
 
-    def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
-        """Write a copy into the folder. Returns the tensors that didn't get the requested type."""
+    def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[tuple[Unfit, ...], int]:
+        """Write a copy into the folder. Returns the tensors that didn't get the requested type, and how many it has."""
         copy = self._copy(name, drop, file_type)
         total = len(self.header.tensors) - len(tensors_of(self.header, drop))
         progress = self.options.progress.copying
         progress(name, 0, total)
         unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
         progress(name, total, total)
-        return tuple(unfit)
+        return tuple(unfit), total
 
     def plan(self, file_type: int) -> PlannedCopy:
         """How large a copy of this type will be, and which tensors the type doesn't fit."""
@@ -152,9 +152,8 @@ class CopyJob:
         every = tuple(range(count)) if type(count) is int else ()
         layers = every if layers is None else layers
         drop = [layer for layer in every if layer not in layers]
-        unfit = self.write(out.name, drop, file_type)
+        unfit, tensors = self.write(out.name, drop, file_type)
         made, kept = self.folder / out.name, ranges(layers)
-        tensors = len(self.header.tensors) - len(tensors_of(self.header, drop))
         header = self._examine(made, len(layers) if layers else count, tensors)
         made.replace(out)
         how = f"{header.quantisation}, layers {kept} of {count}"

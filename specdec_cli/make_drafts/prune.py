@@ -84,7 +84,7 @@ def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True
         count = require_prunable(job.header)
         if isinstance(layers, str):
             kept = layers_of(layers, count)
-            require_room(options.out.parent, size_without(job.header, set(range(count)) - set(kept)))
+            require_room(options.out.parent, size_with(job.header, kept, count))
             return job.finish(kept, search=(), remember=remember)
         if not 1 <= layers.keep < count:
             raise UsageError(f"--search can't keep {layers.keep} of {count} layers", f"Give 1 to {count - 1}.")
@@ -107,7 +107,7 @@ def _search(job: CopyJob, wanted: LayerSearch, count: int) -> list[SearchStep]:
     when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without each layer, when last tried
     while True:
         kept = steps[-1].layers
-        progress.dropped(steps[-1], ranges(kept), size_without(job.header, set(range(count)) - set(kept)))
+        progress.dropped(steps[-1], ranges(kept), size_with(job.header, kept, count))
         if len(kept) == wanted.keep:
             path.unlink()
             return steps
@@ -176,9 +176,9 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def size_without(header: Header, drop: Iterable[int]) -> int:
-    """Bytes of a copy without these layers."""
-    return header.size - sum(tensor.size or 0 for tensor in tensors_of(header, drop))
+def size_with(header: Header, kept: Iterable[int], count: int) -> int:
+    """Bytes of a copy with these of `count` layers."""
+    return header.size - sum(tensor.size or 0 for tensor in tensors_of(header, set(range(count)) - set(kept)))
 
 
 class _Answers:

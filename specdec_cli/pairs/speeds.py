@@ -31,7 +31,7 @@ class Speed:
 _SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.")
 
 
-def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:
+def keep_speed(target: Path, draft: Path, speed: Speed, setup: str) -> None:
     """Save a measurement, replacing the last one. Ignores errors, because nothing depends on it."""
     with suppress(SpecdecError, OSError):
         _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)

@@ -112,26 +112,26 @@ def own_pair(tmp_path):
 
 @pytest.mark.parametrize(("low", "high", "claimed"), [(1.4, 1.6, True), (0.9, 1.6, False), (None, None, False)])
 def test_a_ratio_is_shown_only_if_its_interval_excludes_one(own_pair, low, high, claimed):
-    speeds.keep_speed(*own_pair, speeds.Speed(1.5, low, high, "k=2", "2026-01-01"))
+    speeds.keep_speed(*own_pair, speeds.Speed(1.5, low, high, "k=2", "2026-01-01"), "")
     assert ("1.50x" in shown("ls")) == ("1.50x" in shown("show", "mine")) == claimed
 
 
 def test_the_last_measurement_counts_and_survives_no_change_of_a_file(own_pair):
     target, draft = own_pair
     assert row("mine")["speed"] is None
-    speeds.keep_speed(target, draft, speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
-    speeds.keep_speed(target, draft, speeds.Speed(0.25, 0.2, 0.3, "k=3", "2026-01-02"))
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"), "")
+    speeds.keep_speed(target, draft, speeds.Speed(0.25, 0.2, 0.3, "k=3", "2026-01-02"), "")
     assert row("mine")["speed"] == {"speedup": 0.25, "low": 0.2, "high": 0.3, "settings": "k=3", "when": "2026-01-02"}
     assert "0.25x (0.20 to 0.30), k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
     target.write_bytes(b"another model")
     assert row("mine")["speed"] is None
     # What is damaged is none, and what cannot be kept is no error.
-    speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"), "")
     for path in (profiles.config_dir() / "tuned").glob("*.speed.json"):
         path.write_text('{"speedup": 1}')
     assert row("mine")["speed"] is None
     target.unlink()
-    speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"), "")
 
 
 # --- show ---
