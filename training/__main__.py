@@ -1,8 +1,8 @@
 """The whole recipe of the bundled pair and its heads: `python -m training`, which `make train` runs.
 
 It starts from the files of profiles/demo, trains them further, and writes the result to WORK/pair. Every stage is a
-command that also works on its own. A stage whose result exists is skipped, and training commands continue from their
-checkpoints, so after an interruption, run the same command again.
+command that also works on its own. A finished stage is skipped, and training commands continue from their checkpoints,
+so after an interruption, run the same command again.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def main() -> None:
     work = chosen.work.resolve()
     (work / "pair").mkdir(parents=True, exist_ok=True)
     for result, command in stages(work, [each.resolve() for each in chosen.packages], chosen.share):
-        if result.exists():
+        if (finished := result.with_suffix(".done")).exists() and result.exists():
             continue
         before = time.monotonic()
         done = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=ROOT, check=False)
         if done.returncode or not result.exists():
             sys.exit(f"{command[0]} failed with exit code {done.returncode}; run the same command to continue")
         print(f"{result.name}: {time.monotonic() - before:.1f} s, {result.stat().st_size / 1e6:.1f} MB", flush=True)
-    target = work / "pair" / "target.gguf"
-    target.write_bytes((work / "tuned" / "target.gguf").read_bytes())
-    print(f"The pair and its heads are in {target.parent}.")
+        finished.touch()
+    (work / "pair" / "target.gguf").write_bytes((work / "tuned" / "target.gguf").read_bytes())
+    print(f"The pair and its heads are in {work / 'pair'}.")
 
 
 if __name__ == "__main__":
