@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Thread
 from time import sleep
 from types import FrameType
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -133,6 +134,8 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of
     """A connection, which must send headers and read answers in time, and is refused if there are too many."""
 
     most = _most_connections()
+    _unanswered: Sequence[Any] = ()
+    """The cycles of requests: a client may send several at once."""
     _deadline: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
 
@@ -148,8 +151,15 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of
         super().data_received(data)
         self._expect_headers()
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._unanswered = [each for each in (*self._unanswered, self.cycle) if each and not each.response_complete]
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
         self._forget_deadline()
         self.resume_writing()
 

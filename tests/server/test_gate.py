@@ -12,19 +12,25 @@ from specdec_cli.server import running
 from specdec_cli.server.request_answering import _EventQueue, _Wakeups
 from specdec_cli.server.running import Gate
 
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def connected(app):
+    """A server, its state, and the two ends of a connection to it."""
+    state, config = ServerState(), Config(app, lifespan="off", log_config=None)
+    config.load()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: running._Connection(config, state, {}), "127.0.0.1", 0)
+    return server, state, *await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1024)
+
 
 def test_a_client_that_stops_reading_is_disconnected(monkeypatch):
     """Not one that reads slowly."""
     monkeypatch.setattr(running, "SEND_S", 0.3)
 
     async def serve():
-        state = ServerState()
-        config = Config(Response(b"x" * (64 << 20)), lifespan="off", log_config=None)
-        config.load()
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: running._Connection(config, state, {}), "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1024)
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        server, state, reader, writer = await connected(Response(b"x" * (64 << 20)))
+        writer.write(REQUEST)
         for _ in range(8):
             await reader.readexactly(4 << 20)
             await asyncio.sleep(0.1)
@@ -33,6 +39,24 @@ def test_a_client_that_stops_reading_is_disconnected(monkeypatch):
             while state.connections:
                 await asyncio.sleep(0.02)
         writer.close()
+        server.close()
+
+    asyncio.run(serve())
+
+
+def test_a_client_that_leaves_after_several_requests_ends_the_first():
+    async def serve():
+        left = asyncio.Event()
+
+        async def app(scope, receive, send):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+
+        server, _, _, writer = await connected(app)
+        writer.write(2 * REQUEST)
+        writer.close()
+        await asyncio.wait_for(left.wait(), 5)
         server.close()
 
     asyncio.run(serve())
