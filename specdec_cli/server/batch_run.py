@@ -50,7 +50,6 @@ class RequestLine(msgspec.Struct):
     custom_id: str
     url: str
     body: msgspec.Raw
-    method: str = "POST"
 
 
 class BatchRun:

@@ -205,15 +205,11 @@ class Gate:
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            if refusal := self._refusal(scope["path"], Headers(scope=scope)):
+            answer = app
+            if scope["type"] == "http" and (refusal := self._refusal(scope["path"], Headers(scope=scope))):
                 status, message = refusal
-                body = msgspec.json.encode(error_object(message))
-                await Response(body, status, media_type="application/json")(scope, receive, send)
-                return
-            await app(scope, receive, send)
+                answer = Response(msgspec.json.encode(error_object(message)), status, media_type="application/json")
+            await answer(scope, receive, send)
 
         return guarded
 
