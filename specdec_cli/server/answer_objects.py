@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Done, FinishReason, Step, Token
 from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.engine.scheduler import QueueFull
 from specdec_cli.measure.traces import event_json
 from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
-
-_REASONS: dict[FinishReason, str] = {
-    "stop": "stop",
-    "stop_string": "stop",
-    "length": "length",
-    "context": "length",
-    "interrupted": "stop",
-}
 
 
 class Style:
@@ -34,8 +28,9 @@ class Style:
         name = f"{self.prefix}-{uuid.uuid4().hex}"
         self.head = {"id": name, "created": int(time.time()), "model": answering.names[0]}
         self._piece = answering.piece
-        self._offsets: dict[int, int] = {}
-        """Characters sent so far, by choice."""
+        self._texts = defaultdict[int, TextStream](lambda: TextStream(self._piece))
+        self._offsets = Counter[int]()
+        """Characters of the tokens so far, by choice, including those that a stop string holds back."""
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self.head, "object": self.chunk_kind, "choices": choices, **more}
@@ -53,7 +48,6 @@ class Style:
         chunks = []
         if text or more or any(token.logprobs for token in tokens):
             chunks.append(self.chunk([self.choice(index, self.delta(text), tokens)], **more))
-            self._offsets[index] = self._offsets.get(index, 0) + len(text)
         if isinstance(event, Done):
             done = timings([events[-1].choice.result])
             chunks.append(self.chunk([self.choice(index, self.delta(""), (), event.reason)], timings=done))
@@ -64,8 +58,8 @@ class Style:
     ) -> dict[str, Any]:
         """tokens: those whose log-probabilities it has, if requested."""
         noted = [token for token in tokens if token.logprobs]
-        logprobs = self.logprobs(noted, self._offsets.get(index, 0)) if noted else None
-        ended = None if reason is None else _REASONS[reason]
+        logprobs = self.logprobs(index, noted) if noted else None
+        ended = None if reason is None else "length" if reason in ("length", "context") else "stop"
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
 
     def delta(self, text: str) -> dict[str, Any]:
@@ -76,7 +70,7 @@ class Style:
         """The text's fields in a whole answer's choice."""
         return {"text": text}
 
-    def logprobs(self, tokens: Sequence[Token], start: int) -> dict[str, Any]:
+    def logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
         def text(token: int) -> str:
             return self._piece(token).decode("utf-8", "replace")
 
@@ -87,11 +81,13 @@ class Style:
             return by_text
 
         texts, found = [text(token.id) for token in tokens], [token.logprobs for token in tokens if token.logprobs]
+        lengths = (len(self._texts[index].push(token.id)) for token in tokens)
+        *offsets, self._offsets[index] = accumulate(lengths, initial=self._offsets[index])
         return {
             "tokens": texts,
             "token_logprobs": [each.logprob for each in found],
             "top_logprobs": [likeliest(each.top) for each in found],
-            "text_offset": [*accumulate((len(token.text) for token in tokens[:-1]), initial=start)],
+            "text_offset": offsets,
         }
 
 
@@ -110,7 +106,7 @@ class ChatStyle(Style):
     def message(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def logprobs(self, tokens: Sequence[Token], start: int) -> dict[str, Any]:
+    def logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
         def entry(token: int, logprob: float) -> dict[str, Any]:
             piece = self._piece(token)
             return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
