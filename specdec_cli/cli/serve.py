@@ -82,13 +82,15 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answ
     """Load the pair for `count` answers at a time."""
     from specdec_cli.engine.scheduler import Scheduler
     from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.pairs.config_layers import merged
     from specdec_cli.server.request_answering import Answering
     from specdec_cli.weights.model_pair import check_pair
 
     settings = given.settings()
     pair = check_pair(settings)
     n_ctx, interrupt = context_of(settings, pair, _CONTEXT), Interrupt()
-    names = dict.fromkeys(filter(None, (given.profile, pair.target_path.stem, pair.target_path.name)))
+    named = merged(given.profile, given.flags)[2]
+    names = dict.fromkeys(map(str, filter(None, (named, pair.target_path.stem, pair.target_path.name))))
     with ExitStack() as stack:
         with interrupt:
             engine = stack.enter_context(loaded(replace(settings, ctx=n_ctx), pair, interrupt))

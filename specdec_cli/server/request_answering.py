@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -59,7 +60,7 @@ class Answering:
     """
 
     def __init__(self, scheduler: Scheduler, names: Sequence[str], max_tokens: int | None = None) -> None:
-        self.scheduler, self.names, self._n_ctx = scheduler, names, scheduler.n_ctx
+        self.scheduler, self.names, self._n_ctx = scheduler, [*map(_as_text, names)], scheduler.n_ctx
         self._any = scheduler.slots.sessions[0]
         """Any slot's session: settings and tokenizer are the same in all."""
         self.piece = self._any.models.target.model.piece
@@ -82,9 +83,9 @@ class Answering:
     def model_names(self) -> dict[str, str | None]:
         """The target's name and the draft's: the draft model's file or the drafter; None without drafting."""
         drafter, pair = self._any.settings.drafter, self._any.weights.pair
-        files = {"model": pair.draft_path.stem} if pair.draft_path else {}
+        files = {"model": _as_text(pair.draft_path.stem)} if pair.draft_path else {}
         draft = "+".join(files.get(part, part) for part in drafter.split("+"))
-        return {"target": pair.target_path.stem, "draft": None if draft == "none" else draft}
+        return {"target": _as_text(pair.target_path.stem), "draft": None if draft == "none" else draft}
 
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """Tokenize a request's prompts and set its sampling. Raises InvalidRequest if it can't be answered."""
@@ -198,6 +199,11 @@ class Answering:
         async with aclosing(self.events(body, choices)) as events:
             async for _ in events:
                 pass
+
+
+def _as_text(name: str) -> str:
+    """The name of a file, which may not be valid text, as text."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 class _Wakeups:

@@ -367,6 +367,8 @@ def test_names_of_models_count_if_they_are_to(models, server):
         status, answer = strict.post(CHAT, asked)
         assert (status, answer["error"]["code"]) == (404, "model_not_found")
         assert strict.post(CHAT, {**asked, "model": "target"})[0] == 200
+    with Serving("-m", "demo", "-np", 1, "--strict-model") as strict:
+        assert strict.post(TEXT, {"prompt": "x", "model": "demo", "max_tokens": 2})[0] == 200
 
 
 @pytest.mark.slow
