@@ -18,6 +18,7 @@ from specdec_cli.weights.prompt import Prompt
 
 MAX_CHOICES = 16
 _MAX_STOPS = 16
+_OBJECT = {"type": "object"}
 _Count = Annotated[int, Meta(ge=1, lt=2**31)]
 _Body = TypeVar("_Body")
 
@@ -30,22 +31,25 @@ class InvalidRequest(Exception):
         self.param, self.code, self.status = param, code, status
 
 
-class StructuredOutputs(Struct):
+class StructuredOutputs(Struct, forbid_unknown_fields=True):
     """vLLM's field of this name. Only one of its fields may be set."""
 
     json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
     regex: str | None = None
     grammar: str | None = None
     choice: Annotated[list[str], Meta(min_length=1)] | None = None
 
     def __post_init__(self) -> None:
-        named = [name for name in ("json", "regex", "grammar", "choice") if getattr(self, name) is not None]
+        named = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"structured_outputs takes one of its fields, not {' and '.join(named)}")
 
     def bound(self) -> Grammar | None:
         if self.json is not None:
             return _schema(self.json)
+        if self.json_object:
+            return _schema(_OBJECT)
         if self.choice is not None:
             return Grammar.regex("|".join(map(re.escape, self.choice)))
         if self.regex is not None:
@@ -161,16 +165,14 @@ class ChatBody(Body, kw_only=True):
 
     @property
     def grammar(self) -> Grammar | None:
-        asked = self.response_format or {}
-        kind = asked.get("type", "text")
-        if kind == "text":
-            return super().grammar
-        if kind == "json_object":
-            return Grammar.json_schema({"type": "object"})
-        inner = asked.get("json_schema")
-        if kind != "json_schema" or not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
-            raise ValueError("response_format must be text, json_object, or json_schema with a schema")
-        return _schema(inner["schema"])
+        match {"type": "text", "schema": _OBJECT, **(self.response_format or {})}:
+            case {"type": "text"}:
+                return super().grammar
+            case {"type": "json_object", "schema": dict(schema)}:  # llama-server's form may have a schema
+                return _schema(schema)
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return _schema(schema)
+        raise ValueError("response_format must be text, json_object, or json_schema with a schema")
 
     @property
     def prompts(self) -> list[Prompt]:

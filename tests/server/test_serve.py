@@ -155,10 +155,12 @@ def test_stop_strings_and_several_prompts(server):
         (CHAT, {"messages": ASKED, "tools": [{}]}, "tools", None),
         (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, "file", "prediction"),
         (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, "response_format", None),
+        (CHAT, {"messages": ASKED, "response_format": {"type": "json_object", "schema": 1}}, "response_format", None),
         (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, "strnig", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, "regular expression", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, "one of", "structured_outputs"),
         (TEXT, {"prompt": "x", "structured_outputs": {"choice": []}}, ">= 1", "structured_outputs"),
+        (TEXT, {"prompt": "x", "structured_outputs": {"unheard": 1}}, "unheard", "structured_outputs"),
     ],
 )
 def test_wrong_requests_get_openais_error(server, path, body, word, param):
@@ -171,10 +173,11 @@ def test_wrong_requests_get_openais_error(server, path, body, word, param):
 def test_answers_that_are_bound(server):
     """By all the ways of asking, beside each other; each token has its probability."""
     schema = thing({"colour": {"enum": ["red", "green"]}, "count": whole(0, 9)})
-    body = {"messages": ASKED, "response_format": response_format(schema), "logprobs": True, "temperature": 0.8, "n": 3}
-    status, answer = server.post(CHAT, body)
-    assert status == 200
-    for choice in answer["choices"]:
+    body = {"messages": ASKED, "logprobs": True, "temperature": 0.8, "n": 3}
+    forms = response_format(schema), {"type": "json_object", "schema": schema}
+    answers = [server.post(CHAT, {**body, "response_format": form}) for form in forms]
+    assert {status for status, _ in answers} == {200}
+    for choice in (choice for _, answer in answers for choice in answer["choices"]):
         assert choice["finish_reason"] == "stop" and not invalid(choice["message"]["content"], schema)
         pieces = [bytes(each["bytes"]) for each in choice["logprobs"]["content"]]
         assert b"".join(pieces).decode() == choice["message"]["content"]
@@ -182,6 +185,8 @@ def test_answers_that_are_bound(server):
     for way, (asked, allowed) in ways.items():
         status, answer = server.post(TEXT, {"prompt": "x", "structured_outputs": {way: asked}})
         assert status == 200 and answer["choices"][0]["text"] in allowed
+    _, answer = server.post(TEXT, {"prompt": "x", "max_tokens": 4, "structured_outputs": {"json_object": True}})
+    assert answer["choices"][0]["text"][0] == "{"
 
 
 def test_other_paths_methods_and_sizes(server):
