@@ -99,7 +99,7 @@ class Body(Struct):
     prediction: Prediction | None = None
     return_steps: bool | None = None
     structured_outputs: StructuredOutputs | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = msgspec.field(default_factory=dict, name="")  # no request has this name
 
     @property
     def grammar(self) -> Grammar | None:
@@ -244,6 +244,10 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
         if isinstance(parsed, Body):
             raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             given = {name: msgspec.json.decode(raw[name]) for name in options_of(SamplingOptions) if name in raw}
+            if given.get("top_p") == 0:  # allowed in OpenAI's API, like any small temperature
+                given["top_p"] = 1e-9
+            if isinstance(heat := given.get("temperature"), float) and heat > 0:
+                given["temperature"] = max(heat, 0.001)
             parsed.options = _options(given, given)
             if isinstance(parsed.speculative, dict):
                 parsed.speculative = _options(parsed.speculative, _DRAFTING, "speculative")

@@ -136,6 +136,12 @@ def test_stop_strings_and_several_prompts(server):
     assert several["choices"][0]["text"] == several["choices"][2]["text"] == text
 
 
+def test_the_smallest_temperature_and_top_p_are_greedy(server):
+    ways = ({"temperature": 0}, {"temperature": 1e-8}, {"temperature": 2, "top_p": 0})
+    answers = [server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "seed": 5, **way})[1] for way in ways]
+    assert len({answer["choices"][0]["text"] for answer in answers}) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "body", "word", "param"),
     [
@@ -192,7 +198,7 @@ def test_answers_that_are_bound(server):
 def test_other_paths_methods_and_sizes(server):
     assert server.request("GET", "/nothing")[0] == 404 and server.request("GET", TEXT)[0] == 405
     assert server.request("POST", TEXT, b"x" * (17 << 20))[0] == 413
-    unknown = {"messages": ASKED, "max_tokens": 3, "unheard": {"of": 1}, "user": "me", "tools": None}
+    unknown = {"messages": ASKED, "max_tokens": 3, "unheard": {"of": 1}, "user": "me", "tools": None, "options": None}
     assert server.post(CHAT, unknown)[0] == 200
     for host in ("evil.example", "[::1", ""):
         assert server.request("POST", TEXT, {"prompt": "x"}, Host=host)[0] in (400, 403)
