@@ -11,7 +11,7 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts
-from specdec_cli.cli.serve import open_slots
+from specdec_cli.cli.serve import QUEUE, open_slots
 from specdec_cli.cli.signals import cancelled_by_signals
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
@@ -45,7 +45,7 @@ def batch(
         raise UsageError(f"there is no folder {output.parent}", "Create it first.")
     with status_line("reading the requests", silent=False):
         work = BatchRun(source, output)
-    with open_slots(given, parallel, most_waiting=16 * parallel) as answering:
+    with open_slots(given, parallel, QUEUE * parallel) as answering:
         started = monotonic()
         with status_line("answering", silent=False) as say:
 

@@ -20,6 +20,8 @@ from specdec_cli.decoding.errors import UsageError
 if TYPE_CHECKING:
     from specdec_cli.server.request_answering import Answering
 
+QUEUE = 64
+"""Answers that may wait for a slot; in a batch, for each slot."""
 _CONTEXT = 4096
 """Tokens of context of a slot without -c, or fewer if the model was trained on fewer."""
 
@@ -30,7 +32,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
     parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
-    queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = 64,
+    queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = QUEUE,
     api_key: Annotated[
         str | None, typer.Option(envvar="SPECDEC_API_KEY", help="API key that requests must send.")
     ] = None,

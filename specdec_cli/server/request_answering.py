@@ -90,12 +90,15 @@ class Answering:
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """Tokenize a request's prompts and set its sampling. Raises InvalidRequest if it can't be answered."""
         choices: list[RequestChoice] = []
+        prompts, most_jobs = body.prompts, self.scheduler.most_jobs
+        if not 0 < len(prompts) * body.n_choices <= most_jobs:
+            raise InvalidRequest(f"the number of prompts times n must be 1 to {most_jobs}", "n")
         try:
             settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
             grammar = body.grammar
             large = grammar is not None and await self._compile(grammar)
-            for prompt in body.prompts:
+            for prompt in prompts:
                 tokens = await self._tokens_of(prompt, isinstance(body, ChatBody))
                 room = self._n_ctx - len(tokens)
                 if room < 1:
@@ -107,10 +110,7 @@ class Answering:
         except QueueFull:
             raise
         except SpecdecError as error:
-            said = f"{error}. {error.hint}" if error.hint else str(error)
-            raise InvalidRequest(said) from None
-        if len(choices) > self.scheduler.most_jobs:
-            raise InvalidRequest(f"this server takes at most {self.scheduler.most_jobs} answers at a time", "n")
+            raise InvalidRequest(str(error)) from None  # the hint is for the command line
         return choices
 
     async def tokenize(self, text: str, add_bos: bool) -> list[int]:
@@ -125,10 +125,11 @@ class Answering:
 
     async def _tokens_of(self, prompt: Prompt, chat: bool) -> list[int]:
         """A prompt's tokens. Raises InvalidRequest if it has far too many to count them."""
-        if isinstance(prompt, str):
-            length = len(prompt)
-        else:
-            length = sum(len(part["content"]) for part in prompt if not isinstance(part, int))
+        length = len(prompt)
+        if not isinstance(prompt, str):
+            if not chat and length > self._n_ctx:
+                raise self._too_long(f"{length:,} tokens", chat)
+            length += sum(len(text) for part in prompt if not isinstance(part, int) for text in part.values())
         # Not with the session's tokenize, which the slot's last answer may have left interrupted.
         work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set)
         if length <= _QUICK_TEXT:
@@ -144,7 +145,7 @@ class Answering:
         return max(_LONGEST_PIECE, *(len(model.piece(token)) for token in range(model.n_vocab)))
 
     def _too_long(self, length: str, chat: bool) -> InvalidRequest:
-        what = f"the prompt has {length} and fills the context of {self._n_ctx:,} tokens. Send a shorter one."
+        what = f"with an answer, the prompt of {length} exceeds the available context size of {self._n_ctx:,} tokens"
         return InvalidRequest(what, "messages" if chat else "prompt", "context_length_exceeded")
 
     async def _compile(self, grammar: Grammar) -> bool:

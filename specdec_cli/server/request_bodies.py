@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,7 +16,8 @@ from specdec_cli.settings.config import check_value
 from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 from specdec_cli.weights.prompt import Prompt
 
-MAX_CHOICES = 16
+_MAX_CHOICES = 16
+_MAX_MESSAGES = 1 << 14
 _MAX_STOPS = 16
 _OBJECT = {"type": "object"}
 _Count = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -92,7 +93,7 @@ class Body(Struct):
     max_tokens: _Count | None = None
     seed: int | None = None
     stop: str | Annotated[list[str], Meta(max_length=_MAX_STOPS)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Meta(ge=1, le=_MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculative: bool | dict[str, Any] | None = None
@@ -138,7 +139,7 @@ class Body(Struct):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The request's prompts, at least one."""
+        """The request's prompts. Raises InvalidRequest if they can't be answered."""
         raise NotImplementedError
 
     def speculation(self) -> SpeculativeConfig:
@@ -151,7 +152,7 @@ class Body(Struct):
 
 
 class ChatBody(Body, kw_only=True):
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=_MAX_MESSAGES)]
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -197,18 +198,15 @@ class CompletionBody(Body, kw_only=True):
     def __post_init__(self) -> None:
         if self.echo or self.suffix:
             raise ValueError("echo and suffix are not supported")
-        if len(self.prompts) * self.n_choices > MAX_CHOICES or not self.prompts:
-            raise ValueError(f"the number of prompts times n must be 1 to {MAX_CHOICES}")
 
     @property
     def prompts(self) -> list[Prompt]:
         if isinstance(self.prompt, str):
             return [self.prompt]
-        tokens = [part for part in self.prompt if isinstance(part, int)]
-        several = [part for part in self.prompt if not isinstance(part, int)]
-        if tokens and several:
-            raise ValueError("prompt must be a text, a list of tokens, or a list of texts and token lists")
-        return [tokens] if tokens else [*several]
+        kinds = {*map(type, self.prompt)}
+        if int in kinds and len(kinds) > 1:
+            raise InvalidRequest("prompt must be a text, token ids, or a list of texts and lists of ids", "prompt")
+        return cast("list[Prompt]", [self.prompt] if int in kinds else self.prompt)
 
     @property
     def n_logprobs(self) -> int | None:

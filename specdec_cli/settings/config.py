@@ -249,7 +249,7 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
             OPTIONS[name].check(name, value)
         return value
     if name == "draft_tokens":
-        raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
+        raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give a whole number, or auto.")
     kind = KINDS[name]
     quoted = kind == "str" and isinstance(value, (int, float))
     fix = "Put it in quotes." if quoted else f"Give {_KINDS[kind]}."

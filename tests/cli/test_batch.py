@@ -39,11 +39,18 @@ def answers(path):
 
 
 def test_each_request_is_answered(models, tmp_path):
+    """Also one with many prompts, by a model whose name is not text."""
     source, output = requests(tmp_path / "in.jsonl", 9), tmp_path / "out.jsonl"
+    with source.open("a") as file:
+        file.write(json.dumps({"custom_id": "many", "url": "/v1/completions", "body": {"prompt": ["a"] * 20}}))
+    target = tmp_path / os.fsdecode(b"\xff.gguf")
+    target.symlink_to(models[1])
+    models = [*models, "-m", target, "-n", 9, "-np", 1]
     done = call("batch", *models, source, "-o", output)
-    assert done.exit_code == 0 and "9 answers" in done.stderr
+    assert done.exit_code == 0 and "10 answers" in done.stderr
     got = answers(output)
-    assert len(got) == 9 and {response["status_code"] for response in got.values()} == {200}
+    assert len(got) == 10 and {response["status_code"] for response in got.values()} == {200}
+    assert len(got["many"]["body"]["choices"]) == 20 and got["many"]["body"]["model"] == "\ufffd"
     assert got["chat 4"]["body"]["choices"][0]["message"]["content"]
     assert got["text 3"]["body"]["usage"]["completion_tokens"] == 8
     before = output.read_bytes()
