@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ _MOST_BYTES = 1 << 22
 _SPARE = 256
 """Tokens that an answer may have beyond half as many again as the text."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_FENCE = re.compile(r"^(`{3,})[^`\n]*$", re.MULTILINE)
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$", re.MULTILINE)
 _ALIKE = 0.5
 """The share of words that an answer without a code block must have in common with the text."""
 _STYLES = {"@": "cyan", "+": "green", "-": "red"}
@@ -82,19 +83,22 @@ class Passage:
 
     def changed(self, answer: str) -> str:
         """The whole file with the answer's first code block in place of the text; or with all of the answer, if it has
-        no code block and resembles the text. Raises SpecdecError if the answer is anything else.
+        no code block and resembles the text. Raises SpecdecError if the answer is anything else, or where the block
+        ends is unclear.
         """
         answer = answer if "\r" in self.text else answer.replace("\r\n", "\n")
         if "</think>" not in self.text or answer.lstrip().startswith("<think>"):  # some templates write <think>
             answer = answer.split("</think>", 1)[-1]
         answer = answer.strip("\n")
         opening = _FENCE.search(answer)
-        if opening and len(opening[1]) >= len(fence_around(self.text)):
-            closing = re.compile(rf"^`{{{len(opening[1])},}}[ \t]*$", re.MULTILINE).search(answer, opening.end())
-            text = answer[opening.end() + 1 : closing.start()] if closing else ""
+        if opening and len(opening[1]) >= len(fence_around(self.text, opening[1][0])):
+            fences = [fence for fence in _FENCE.finditer(answer, opening.end()) if fence[1].startswith(opening[1])]
+            # A fence with the name of a language opens a block, perhaps a nested one; others close what is open.
+            depths = [*accumulate((1 if fence[2] else -1 for fence in fences), initial=1)]
+            text = answer[opening.end() + 1 : fences[depths.index(0) - 1].start()] if min(depths) == 0 else ""
         else:
             alike = difflib.SequenceMatcher(None, self.text.split(), answer.split(), autojunk=False).quick_ratio()
-            text = answer if alike >= _ALIKE and not answer.startswith("```") else ""
+            text = answer if alike >= _ALIKE and not _FENCE.match(answer) else ""
         if not text.strip():
             what = "the answer doesn't contain the changed text: nothing was written"
             raise SpecdecError(what, "Word the instruction differently, or use a larger model.")
@@ -112,14 +116,14 @@ class Passage:
             raise SpecdecError(f"{self.path} has changed since it was read", "Nothing was written. Run the edit again.")
 
 
-def fence_around(text: str) -> str:
-    """Marks the beginning and the end of a text in a prompt; longer than any fence in the text."""
-    return "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(text))])
+def fence_around(text: str, mark: str = "`") -> str:
+    """Marks the beginning and the end of a text in a prompt; longer than any fence of this mark in the text."""
+    return mark * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(text) if found[1][0] == mark)])
 
 
 def _range(lines: str | None, count: int) -> tuple[int, int]:
     """The first and the last line of a range. Raises UsageError."""
-    first, colon, last = (lines or ":").partition(":")
+    first, colon, last = (":" if lines is None else lines).partition(":")
     if not colon or not all(re.fullmatch("[0-9]{0,9}", part) for part in (first, last)):
         raise UsageError(f"the range of lines cannot be {lines!r}", "Give FIRST:LAST, as in --range 10:20.")
     start, end = int(first or 1), int(last or count)
@@ -206,11 +210,11 @@ def diff(old: str, new: str, name: str) -> list[str]:
 
 
 def show_diff(lines: list[str]) -> None:
-    """In colours on a terminal; elsewhere as it is, for `git apply` and `patch`."""
+    """In colours on a terminal; elsewhere with the file's own bytes, for `git apply` and `patch`."""
     from rich.text import Text
 
     if not sys.stdout.isatty():
-        raw(sys.stdout).writelines(lines)
+        raw(sys.stdout).buffer.write("".join(lines).encode(errors="surrogateescape"))
         return
     for number, line in enumerate(lines):
         style = "bold" if number < 2 else _STYLES.get(line[0], "dim")

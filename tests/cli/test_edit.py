@@ -2,6 +2,8 @@
 
 import signal
 import subprocess
+import sys
+from io import BytesIO, TextIOWrapper
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli import edit as command
 from specdec_cli.cli.app import app
-from specdec_cli.cli.edit import Passage, diff
+from specdec_cli.cli.edit import Passage, diff, show_diff
 from specdec_cli.decoding.errors import SpecdecError
 
 TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
@@ -63,6 +65,9 @@ def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
         "Here it is:\n\n```py\nnew\n```\n\nDone.",
         "```py\nnew\n```\n\nRun it with:\n\n```sh\npython code.py\n```",
         "<think>Perhaps ```py\nold\n```</think>\n\n```py\nnew\n```",
+        " Here it is:\n\n ```python\nnew\n ```",
+        " ```python\nnew\n```",
+        "~~~python\nnew\n~~~",
     ],
 )
 def test_the_first_code_block_is_taken(file, answer):
@@ -73,7 +78,17 @@ def test_an_answer_without_a_block_is_taken_if_it_resembles_the_text(file):
     assert Passage.read(file, None).changed(f"{TEXT.replace('add', 'plus')}\n\n") == TEXT.replace("add", "plus")
 
 
-@pytest.mark.parametrize("answer", ["", "Sorry, I can't.", "```\n\n```", f"```python\n{TEXT}"])
+@pytest.mark.parametrize("inner", ["```sh\nmake\n```\n", "~~~\nmake\n~~~\n", "1. Run\n   ```sh\n   make\n   ```\n"])
+def test_blocks_in_the_block_are_a_part_of_it(file, inner):
+    changed = f"# Use\n\n{inner}\n# Licence\n"
+    assert Passage.read(file, None).changed(f"```markdown\n{changed}```\n\nAnd:\n\n```sh\nls\n```") == changed
+
+
+NESTED = "```markdown\n# Use\n\n```\nmake\n```\n\n# Licence\n```"
+"""Where it ends can't be seen."""
+
+
+@pytest.mark.parametrize("answer", ["", "Sorry, I can't.", "```\n\n```", f"```python\n{TEXT}", NESTED])
 def test_any_other_answer_is_refused(file, answer):
     with pytest.raises(SpecdecError, match="nothing was written"):
         Passage.read(file, None).changed(answer)
@@ -86,6 +101,8 @@ def test_a_text_with_fences_gets_longer_ones(tmp_path):
     assert "\n````\n# Use" in passage.prompt("x")
     changed = "# Usage\n\n```sh\nmake\n```\n"
     assert passage.changed(f"````\n{changed}````") == passage.changed(changed) == changed
+    path.write_text("# Use\n\n~~~sh\nmake\n~~~\n")
+    assert Passage.read(path, None).changed(changed.replace("`", "~")) == changed.replace("`", "~")
 
 
 def test_a_text_about_thoughts_loses_nothing(tmp_path):
@@ -128,13 +145,16 @@ def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines
         ("a\nb", "a\nb\n"),
         ("a\nb\n", "a\nb"),
         ("a\r\nb\r\n", "a\r\n-- c\r\n"),
+        ("caf\u00e9\n", "th\u00e9\n"),
     ],
 )
-def test_a_diff_is_a_patch(tmp_path, old, new):
-    path = tmp_path / "f"
+def test_a_diff_is_a_patch(tmp_path, monkeypatch, old, new):
+    """Whatever Python does to text in a pipe."""
+    path, out = tmp_path / "f", BytesIO()
     path.write_bytes(old.encode())
-    patch = "".join(diff(old, new, "f")).encode()
-    subprocess.run(["git", "apply", "--unsafe-paths", "-"], input=patch, cwd=tmp_path, check=True)
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(out, "ascii", "replace", "\r\n", write_through=True))
+    show_diff(diff(old, new, "f"))
+    subprocess.run(["git", "apply", "--unsafe-paths", "-"], input=out.getvalue(), cwd=tmp_path, check=True)
     assert path.read_bytes() == new.encode()
 
 
@@ -188,6 +208,7 @@ def test_an_answer_that_was_cut_off_is_not_written(file, chatting, monkeypatch):
         (b" \n", [], "there is nothing to change"),
         (b"a\n", ["--range", "2:3"], "there are no lines 2:3"),
         (b"a\n", ["--range", "9" * 5000], "cannot be '999"),
+        (b"a\n", ["--range", ""], "cannot be ''"),
         (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
         (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
         pytest.param("\u00e9".encode() * ((2 << 20) + 1), [], "has more than 4 MiB", id="cut inside a character"),
