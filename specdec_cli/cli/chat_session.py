@@ -27,7 +27,7 @@ from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.settings.config import Settings, check_value
-from specdec_cli.settings.options import flag_of, name_of
+from specdec_cli.settings.options import AUTO, flag_of, name_of
 from specdec_cli.user_files import expanded, nearest, require_file
 
 FENCE = '"""'
@@ -49,6 +49,8 @@ class ChatSession:
         """The text that the next line starts with."""
         self.attached = ""
         """The text that the next message starts with."""
+        self._drafter = "none"
+        """The drafter before `/drafts off`."""
         self._notes = set[str]()
         """Notes that were shown."""
 
@@ -75,7 +77,8 @@ class ChatSession:
         except SpecdecError as error:
             complain(error)
             if not sys.stdin.isatty():
-                self.exit_code, self.attached = error.exit_code, ""
+                self.exit_code = error.exit_code
+                self.attached = self.attached if is_command else ""
         finally:
             code = self._interrupt.exit_code
             self._interrupt.clear()
@@ -147,17 +150,16 @@ class ChatSession:
 
     def do_edit(self, argument: str) -> None:
         """change the last message"""
-        before = list(self.conversation.messages)
-        text, self.answer = self.conversation.undo(), None
+        conversation, before, answer = self.conversation, list(self.conversation.messages), self.answer
+        text, self.answer = conversation.undo(), None
         if text is None:
             raise UsageError("there is no message to change", "Write one.")
         if argument or not sys.stdin.isatty():
             try:
-                answer = self.conversation.ask(argument or text)
-            except (SpecdecError, Interrupted):
-                self.conversation.messages = before
-                raise
-            self._run(answer)
+                self._run(conversation.ask(argument or text))
+            finally:
+                if len(conversation.messages) < len(before):  # nothing was answered
+                    conversation.messages, self.answer, self.draft = before, answer, ""
         else:
             self.draft = text
 
@@ -204,10 +206,9 @@ class ChatSession:
 
     def do_load(self, argument: str) -> None:
         """continue a saved conversation: /load NAME"""
-        self.answer = None
         for note in kept_conversations.restore(self.conversation, argument):
             self.say(f"note: {note}")
-        self.attached = ""
+        self.answer, self.attached = None, ""
         self.say(f"{len(self.conversation.messages)} messages")
 
     def do_alone(self, _: str) -> None:
@@ -231,8 +232,11 @@ class ChatSession:
         """turn drafts on or off: /drafts off"""
         if argument not in ("on", "off"):
             raise UsageError(f"drafts can be on or off, not {argument!r}", "/drafts off turns them off.")
-        drafter = "none" if argument == "off" else self.conversation.session.settings.drafter
-        self.conversation.go_by(speculative=replace(self.conversation.speculative, drafter=drafter))
+        conversation = self.conversation
+        names = (conversation.settings.drafter, self._drafter, conversation.session.settings.drafter, AUTO)
+        self._drafter = next(name for name in names if name != "none")
+        drafter = "none" if argument == "off" else self._drafter
+        conversation.go_by(speculative=replace(conversation.speculative, drafter=drafter))
         self.say(f"drafts are {argument}")
 
 
@@ -288,7 +292,7 @@ def _scripted(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
             text = text.removeprefix(FENCE)
             while FENCE not in text and (more := next(lines, "")):
                 text += "\n" + more.rstrip("\r\n")
-            text = text.partition(FENCE)[0].strip("\n")
+            text = text.replace(FENCE, "", 1).strip("\n")
         yield text, text.startswith("/") and not fenced
 
 
@@ -297,11 +301,14 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
     fence. Ctrl-C discards the line, Ctrl-D ends the chat.
     """
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.application import create_app_session
     from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.output import create_output
+    from prompt_toolkit.output.plain_text import PlainTextOutput
+    from prompt_toolkit.utils import is_dumb_terminal
 
     keys = KeyBindings()
 
@@ -334,18 +341,21 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
                 require_file(kept)
                 super().store_string(string)
 
-    session: PromptSession[str] = PromptSession(
-        output=create_output(raw(sys.stdout if sys.stdout.isatty() else sys.stderr)),  # it escapes typed text itself
-        history=KeptHistory(kept),
-        auto_suggest=AutoSuggestFromHistory(),
-        completer=WordCompleter(list(COMMANDS), sentence=True),
-        complete_while_typing=False,
-        key_bindings=keys,
-        prompt_continuation="  ",
-    )
+    dumb, out = is_dumb_terminal(), raw(sys.stdout if sys.stdout.isatty() else sys.stderr)
+    # prompt_toolkit escapes typed text itself. It has a plain prompt, but not if PromptSession is given an output.
+    with create_app_session(output=PlainTextOutput(out) if dumb else create_output(out)):
+        session: PromptSession[str] = PromptSession(
+            history=KeptHistory(kept),
+            auto_suggest=AutoSuggestFromHistory(),
+            completer=WordCompleter(list(COMMANDS), sentence=True),
+            complete_while_typing=False,
+            key_bindings=keys,
+            prompt_continuation="  ",
+        )
     while True:
+        text = draft()
         try:
-            text = session.prompt("> ", default=draft())
+            text = session.prompt(f"> {text}" if dumb else "> ", default=text)  # the plain prompt doesn't show it
         except KeyboardInterrupt as error:
             if type(error) is not KeyboardInterrupt:  # raised by a signal, not by the key
                 raise

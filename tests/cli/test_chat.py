@@ -94,8 +94,8 @@ def test_a_script_of_turns(models, tmp_path):
 
 
 def test_text_between_fences_is_a_message_just_as_it_is(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO('"""// x  \ny  \n"""\n"""/clear"""\n/help\n'))
-    assert list(turns(str)) == [("// x  \ny  ", False), ("/clear", False), ("/help", True)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"""// x  \ny  \n"""\n"""/clear"""\n/help\n"""What?""" Be brief.\n'))
+    assert list(turns(str)) == [("// x  \ny  ", False), ("/clear", False), ("/help", True), ("What? Be brief.", False)]
 
 
 def test_a_file_with_fences_gets_longer_ones(tmp_path):
@@ -117,13 +117,15 @@ def test_a_returned_message_keeps_its_fences(monkeypatch):
 
 def test_a_refused_message_and_its_file_are_kept(monkeypatch):
     class Full:
-        def ask(self, _):
+        def ask(self, text):
+            assert text == "a.txt:one"
             raise SpecdecError("full", "Write less.")
 
     session = ChatSession(Full(), Interrupt())
     for typed, kept in ((True, "a.txt:"), (False, "")):  # in a script, nobody could remove it
         monkeypatch.setattr(sys.stdin, "isatty", lambda typed=typed: typed)
         session.attached = "a.txt:"
+        session.take("/nope", True)
         session.take("one", False)
         assert (session.attached, session.draft) == (kept, "one")
     session.attached = "a.txt:"
@@ -151,6 +153,14 @@ def test_show_prints_words(models):
     assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
 
 
+def test_drafts_come_back(models):
+    """With the drafter that was last in use, or what the pair has."""
+    for drafter, change, after in (("none", "/drafts on", "ngram"), ("model", "/set drafter ngram", "ngram")):
+        off_and_on = (change, "/drafts off", "/drafts off", "/show", "/drafts on", "/show")
+        err = script(models, *off_and_on, more=["--drafter", drafter])[2]
+        assert re.findall(r"^drafter +(.*?) *$", err, re.MULTILINE) == ["none", after]
+
+
 def test_the_rule_is_coupled_unless_another_is_chosen(models):
     assert re.search(r"accept +coupled", script(models, "/show")[2])
     configure("accept: rejection\n")
@@ -176,22 +186,26 @@ def test_alone_is_interrupted_while_it_compares(models, monkeypatch):
         raise Interrupted
 
     monkeypatch.setattr(Generation, "compared_with", interrupted)
-    code, _, err = script(models, "one", "/alone", "two", "/load none", "/alone")
-    assert "interrupted: the answers were not compared" in err and err.count("tokens/s, ") == 2
-    assert "there is no answer to compare with" in err and code == 2
+    refused = ("/load none", f"/edit {'x' * 4000}")
+    code, _, err = script(models, "one", "/alone", "two", *refused, "/alone", "/clear", "/alone")
+    assert err.count("interrupted: the answers were not compared") == err.count("tokens/s, ") == 2
+    assert err.count("there is no answer to compare with") == 1 and code == 2
 
 
 def test_ctrl_c_before_an_answer_begins_ends_only_that_answer(models, monkeypatch):
-    """As while passes are measured. The message is dropped, and the display closed."""
+    """As while passes are measured. The message is dropped or stays as it was, and the display is closed."""
+    policy, closed, calls = Drafting.policy, [], iter(range(9))
 
-    def interrupted(*_):
-        raise Interrupted
+    def interrupted(*args):
+        if next(calls):
+            raise Interrupted
+        return policy(*args)
 
-    closed = []
     monkeypatch.setattr(Drafting, "policy", interrupted)
     monkeypatch.setattr(PlainDisplay, "close", lambda _: closed.append(True))
-    code, _, err = script(models, "one", "/show")
-    assert (code, len(closed)) == (0, 1) and "specdec: interrupted\n" in err and "0 messages" in err
+    code, _, err = script(models, "one", "two", "/edit three", "/show", "/undo")
+    assert (code, len(closed)) == (0, 4) and err.count("specdec: interrupted\n") == 2
+    assert "2 messages" in err and "removed: one" in err
 
 
 def test_ctrl_c_outside_an_answer_does_not_end_the_chat(models, monkeypatch):
@@ -291,6 +305,16 @@ def test_at_a_terminal(models):
         prompted(terminal)
         terminal.press(b"\x04")
         assert terminal.ended() == 0
+
+
+def test_at_a_dumb_terminal(models):
+    with Terminal("chat", *models, env={"TERM": "dumb"}) as terminal:
+        enter(terminal, b"one", "tokens kept")
+        enter(terminal, b"/edit", "> one")
+        terminal.press(b"\r")
+        prompted(terminal)
+        terminal.press(b"\x04")
+        assert terminal.ended() == 0 and terminal.text.count("tokens kept") == 2 and b"\x1b" not in terminal.raw
 
 
 def test_what_is_typed_does_not_come_into_the_file_of_the_answers(models):
