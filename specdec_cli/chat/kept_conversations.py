@@ -62,12 +62,13 @@ def save(conversation: Conversation, name: str) -> Path:
     name, read = _checked(name), conversation.read
     caches, checksums = {}, {}
     for loaded in conversation.session.models.all:
-        if not loaded.text:
+        if not (text := loaded.text):
             continue
-        loaded.text.settle()
-        if loaded.text.tokens:
+        text.settle()
+        text.rewind(text.cache.reachable(text.length, text.common(read.tokens)))  # a loaded recurrent state cannot
+        if text.tokens:
             caches[loaded.role] = _identity(loaded)
-            checksums[loaded.role] = loaded.text.save(cache_path(name, loaded.role))
+            checksums[loaded.role] = text.save(cache_path(name, loaded.role))
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
     kept = KeptConversation(messages, read.text, read.tokens, read.marks, _checksum(read), caches, checksums)
     return CONVERSATIONS.save(name, kept)

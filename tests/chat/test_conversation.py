@@ -1,6 +1,7 @@
 """A conversation reads nothing twice, in either model, and stays right when turns are changed, dropped or kept."""
 
 import random
+from functools import partial
 
 import pytest
 import tiny
@@ -27,11 +28,11 @@ FORGETFUL = TEMPLATE.replace("message.content", "message.content if loop.last or
 
 @pytest.fixture
 def pair(tmp_path):
-    def made(template=TEMPLATE, ctx=1024, **settings):
-        target, draft = (tmp_path / f"{role}{len(template)}.gguf" for role in ("target", "draft"))
+    def made(template=TEMPLATE, ctx=1024, kind="llama", **settings):
+        target, draft = (tmp_path / f"{kind}{role}{len(template)}.gguf" for role in ("target", "draft"))
         if not draft.exists():
-            tiny.write(target, "llama", chat_template=template)
-            tiny.write(draft, "llama", noise=0.05, chat_template=template)
+            tiny.write(target, kind, chat_template=template)
+            tiny.write(draft, kind, noise=0.05, chat_template=template)
         settings = {"drafter": "model", "draft_tokens": 3, "max_tokens": 12, "ctx": ctx, "threads": 1, **settings}
         return one_session(Settings(target=str(target), draft=str(draft), **settings), tune=False)
 
@@ -162,6 +163,20 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
             assert bool(conversation.n_tokens) == (role == "draft"), "another target has other tokens"
             answer, _ = ask(conversation, "three")
             assert answer.tokens == (expected.tokens if role == "draft" else afresh(pair, answer))
+
+
+@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
+def test_a_recurrent_state_is_saved_without_the_end_of_the_last_draft(pair, kind):
+    """It could not drop it later."""
+    pair = partial(pair, kind=kind)
+    with pair() as session:
+        letters = SamplingParams(grammar=Grammar.rules("root ::= [a-z] [a-z] [a-z] [a-z]"))
+        ask(conversation := Conversation(session, sampling=letters), "one")
+        kept_conversations.save(conversation, "mine")
+    with pair() as session:
+        kept_conversations.restore(conversation := Conversation(session), "mine")
+        answer, reads = ask(conversation, "two")
+        assert answer.tokens == afresh(pair, answer) and max(reads) < 30 < len(answer.prompt)
 
 
 def test_a_kept_conversation_that_does_not_fit_is_read_again_without_its_oldest_turns(pair):
