@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ _WrongUse: Any = typer.BadParameter.__base__
 
 
 class ErrorReporting(TyperGroup):
-    """The command group, which reports every known error. SPECDEC_DEBUG=1 shows tracebacks instead."""
+    """The command group, which reports every known error. SPECDEC_DEBUG=1 shows tracebacks, too."""
 
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
         """Parse and run a command line, and exit. Output goes through streams that neutralise control characters."""
@@ -79,7 +80,7 @@ def _reporting() -> Iterator[None]:
             complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"See {command} -h."))
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
-            raise
+            traceback.print_exc()
         complain(error)
         code = error.exit_code
     except (KeyboardInterrupt, Interrupted, typer.Abort) as error:  # Abort: Ctrl-C at a question
@@ -89,7 +90,7 @@ def _reporting() -> Iterator[None]:
         close(sys.stdout)
     except OSError as error:  # that no command expected: a full disk, a closed terminal
         if os.environ.get("SPECDEC_DEBUG"):
-            raise
+            traceback.print_exc()
         where = error.filename or ("a temporary file" if isinstance(error, FileNotFoundError) else "the output")
         is_full = error.errno == errno.ENOSPC or not error.filename  # no name: an open file could not be written
         to_do = "Free some space, or write elsewhere." if is_full else "Check its path and permissions."
