@@ -74,7 +74,7 @@ def run(
     regex: _Regex = None,
     prediction: opt.Prediction = None,
     baseline: _Baseline = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: opt.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
     verbose: opt.Verbose = False,
     trace: Annotated[
