@@ -65,7 +65,8 @@ def save(conversation: Conversation, name: str) -> Path:
         if not (text := loaded.text):
             continue
         text.settle()
-        text.rewind(text.cache.reachable(text.length, text.common(read.tokens)))  # a loaded recurrent state cannot
+        if not text.rewinds and (length := text.cache.reachable(text.length, text.common(read.tokens))):
+            text.rewind(length)  # once loaded, a recurrent state can't drop rejected drafts
         if text.tokens:
             caches[loaded.role] = _identity(loaded)
             checksums[loaded.role] = text.save(cache_path(name, loaded.role))

@@ -313,7 +313,7 @@ def test_at_a_dumb_terminal(models):
         enter(terminal, b"/edit", "> one")
         terminal.press(b"\r")
         prompted(terminal)
-        terminal.press(b"\x04")
+        terminal.press(b"/exit\r")
         assert terminal.ended() == 0 and terminal.text.count("tokens kept") == 2 and b"\x1b" not in terminal.raw
 
 
