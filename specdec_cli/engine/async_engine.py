@@ -69,7 +69,7 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
     """The events of an answer, as `Engine.stream` yields them."""
 
     async def close(self) -> None:
-        """Close all sessions, then free the weights. No answer may be running."""
+        """Close all sessions, which ends their answers, then free the weights."""
         await asyncio.to_thread(self.engine.close)
         self._pool.shutdown()
 

@@ -302,7 +302,8 @@ class PairCosts:
     @property
     def agreement(self) -> Agreement | None:
         """Which passes agree; None if not measured."""
-        return self._models.target.passes.agreement
+        costs = self._models.target.costs
+        return costs.agreement if costs else None
 
     @property
     def measured_s(self) -> float:

@@ -89,6 +89,7 @@ class Engine(AbstractContextManager["Engine"]):
         session = Session(self.weights, interrupt or self.interrupt, self._accept)
         session.on_close = self._forget
         with self._lock:
+            self._together.require_open()
             self._sessions.append(session)
         return session
 
@@ -228,16 +229,18 @@ class Engine(AbstractContextManager["Engine"]):
     def _idle_session(self) -> Session:
         """One of the engine's own sessions without an answer. The caller puts it back into `_idle` after the answer."""
         with self._lock:
+            self._together.require_open()
             if self._idle:
                 return self._idle.pop()
         return self.session()
 
     def close(self) -> None:
         """Close all sessions, which ends their answers, then free the weights."""
-        sessions = [*self._sessions]
-        for session in sessions:
+        for session in [*self._sessions]:
             session.in_use.require_elsewhere()
         self._together.close()
+        with self._lock:
+            sessions = [*self._sessions]
         for session in sessions:
             if session.in_use.ended().locked():
                 session.interrupt.set()

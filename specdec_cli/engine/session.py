@@ -176,7 +176,8 @@ class Session(AbstractContextManager["Session"]):
 
         Raises SpecdecError if the prompt is too long, memory is short, or the models can't do what the settings need.
         """
-        self.models.open(prompt_tokens, variants or [self.settings])
+        with self.in_use:
+            self.models.open(prompt_tokens, variants or [self.settings])
 
     def events(
         self,
@@ -193,29 +194,35 @@ class Session(AbstractContextManager["Session"]):
         rule = rules.RULES[settings.accept]
         if settings.logprobs is not None:
             rule = with_logprobs(rule, settings.logprobs)
-        self.answers = mine = self.answers + 1
         target = self.models.target
-        sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
-        context = target.opened
-        if target.costs and target.costs.watch:
-            target.costs.watch.on = not settings.bitwise
-        agreement = self.costs.agree(prompt) if settings.bitwise else None
-        policy = self.drafting.policy(settings, prompt)  # before the drafter, because this may disable drafting
-        for event in generate(
-            prompt,
-            LlamaTarget(context, agreement),
-            self.drafting.drafter(settings, sampler, seed),
-            policy,
-            wrap_rule(rule) if wrap_rule else rule,
-            sampler,
-            np.random.default_rng(seed),
-            TextStream(target.model.piece, settings.stop),
-            Ending(settings.max_tokens, target.model.is_end, self.interrupt.is_set),
-            self.clock,
-        ):
+        with self.in_use:
+            self.answers = mine = self.answers + 1
+            sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
+            context = target.opened
+            if target.costs and target.costs.watch:
+                target.costs.watch.on = not settings.bitwise
+            agreement = self.costs.agree(prompt) if settings.bitwise else None
+            policy = self.drafting.policy(settings, prompt)  # before the drafter, because this may disable drafting
+            answer = generate(
+                prompt,
+                LlamaTarget(context, agreement),
+                self.drafting.drafter(settings, sampler, seed),
+                policy,
+                wrap_rule(rule) if wrap_rule else rule,
+                sampler,
+                np.random.default_rng(seed),
+                TextStream(target.model.piece, settings.stop),
+                Ending(settings.max_tokens, target.model.is_end, self.interrupt.is_set),
+                self.clock,
+            )
+        while True:
+            with self.in_use:
+                if self.answers != mine or target.text is not context:
+                    raise _was_ended()
+                event = next(answer, None)
+            if event is None:
+                return
             yield event
-            if self.answers != mine or target.text is not context:
-                raise _was_ended()
 
     def paired_speedup(
         self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
@@ -238,8 +245,9 @@ class Session(AbstractContextManager["Session"]):
         reused: int = 0,
     ) -> Divergence | None:
         """Where an answer differs from the target's own, with the proof; see `proof.divergence`."""
-        agreement = self.costs.agreement if settings.bitwise else None
-        return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement, reused)
+        with self.in_use:
+            agreement = self.costs.agreement if settings.bitwise else None
+            return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement, reused)
 
     def keep_costs(self) -> None:
         """Save the measured costs for the next start. If that fails, a note says so."""
@@ -270,9 +278,12 @@ class _InUse:
         self._lock, self._thread, self._closing = Lock(), 0, False
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            if self._closing:
-                raise _was_ended()
+        free = self._lock.acquire(blocking=False)
+        if self._closing:
+            if free:
+                self._lock.release()
+            raise _was_ended()
+        if not free:
             raise SpecdecError("another thread uses this session", "Open one for each thread: engine.session().")
         self._thread = get_ident()
 
@@ -312,15 +323,16 @@ class Generation:
         session, settings = self._session, self.result.settings
         session.open(len(self.result.prompt), [settings])
         if settings.bitwise:
-            session.costs.agree(self.result.prompt)
+            with session.in_use:
+                session.costs.agree(self.result.prompt)
 
     def __iter__(self) -> Generator[Event, None, None]:
         session, result = self._session, self.result
         if result.metrics.history:
             raise RuntimeError("an answer can be iterated over only once")
         models = session.models
+        self.prepare()
         with session.in_use:
-            self.prepare()
             known = session.notes
             models.reuse(self._reuse)
             if self._like is None:
@@ -328,14 +340,9 @@ class Generation:
             else:
                 models.return_to(result.prompt, self._like.result.cached_tokens)
             result.notes += known[len(session.pair.notes) :]
-            answer = session.events(result.prompt, result.seed, result.settings, self._wrap_rule)
             number = session.answers + 1
         try:
-            while True:
-                with session.in_use:
-                    event = next(answer, None)
-                if event is None:
-                    break
+            for event in session.events(result.prompt, result.seed, result.settings, self._wrap_rule):
                 result.add(event)
                 yield event
         finally:

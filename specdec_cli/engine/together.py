@@ -82,9 +82,9 @@ class Together:
         with self._lock:
             try:
                 if ready:
-                    self._require_open()
+                    self.require_open()
                     scheduler = self._opened(min(parallel, len(ready)), n_ctx, len(ready))
-                    self._require_open()
+                    self.require_open()
                     jobs = [scheduler.submit(found[number].prompt, partial(work, number)) for number in ready]
                     for job in jobs:
                         job.ended.wait()
@@ -94,18 +94,23 @@ class Together:
                 self._end()
                 raise
         for result in found:
-            if self._closed and result.error is None and result.finish_reason in ("", "interrupted"):
+            if self._closed and result.error is None and result.finish_reason == "interrupted":
                 result.error = _was_closed()
         return found
 
     def close(self) -> None:
-        """End all answers for good, each with an error, and close the sessions."""
+        """End all answers for good, each with an error, and close the sessions. Raises SpecdecError within a step of
+        one of them.
+        """
+        for session in scheduler.slots.sessions if (scheduler := self._scheduler) else ():
+            session.in_use.require_elsewhere()
         self._closed = True
         self._end()
         with self._lock:  # until those that were being opened are closed, too
             self._end()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raise SpecdecError if the engine was closed."""
         if self._closed:
             raise _was_closed()
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from threading import Condition
 from typing import Any
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -70,18 +71,20 @@ class Model:
             self.free(lib.llama_model_free, handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle
+        self._vocab_users, self._changed = 0, Condition()
+        """How many calls use the vocabulary now. Closing waits for them."""
         self.on_gpu = placement.on_devices and not self.remote and library.supports_gpu()
         self.offloaded = bool(self.remote) or (self.on_gpu and placement.layers < 0)
         """Whether passes run wholly on GPUs, or partly on other machines."""
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
-        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_vocab: int = self._with_vocab(lib.llama_vocab_n_tokens)
         self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states can't."""
         self.piece: Callable[[int], bytes] = cache(self._piece)
         """The bytes of one token; control tokens have none."""
-        self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
+        self.is_end: Callable[[int], bool] = cache(lambda token: bool(self._with_vocab(lib.llama_vocab_is_eog, token)))
         """Whether a token ends the answer (EOS, EOT and their like)."""
 
     def _loaded(self, path: Path, params: Any, interrupt: Interrupt) -> Any:
@@ -130,12 +133,19 @@ class Model:
             scales = (ctypes.c_float * count)(*(scale for _, scale in self._adapters))
             lib.llama_set_adapters_lora(context, handles, count, scales)
 
-    @property
-    def _vocab(self) -> Any:
-        """llama.cpp's vocabulary, which is freed with the weights. Raises SpecdecError after that."""
-        if self.handle is None:
-            raise SpecdecError(f"{self.path.name} was closed", "Load it again.")
-        return lib.llama_model_get_vocab(self.handle)
+    def _with_vocab(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Call a function of llama.cpp with the vocabulary. Raises SpecdecError once the weights were freed."""
+        with self._changed:
+            if self.handle is None:
+                raise SpecdecError(f"{self.path.name} was closed", "Load it again.")
+            vocab = lib.llama_model_get_vocab(self.handle)
+            self._vocab_users += 1
+        try:
+            return function(vocab, *arguments)
+        finally:
+            with self._changed:
+                self._vocab_users -= 1
+                self._changed.notify_all()
 
     def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`. add_bos: whether to begin with the BOS token if this vocabulary asks for one. special:
@@ -145,21 +155,23 @@ class Model:
         room = len(data) + 16
         while True:
             tokens = (lib.llama_token * room)()
-            count = lib.llama_tokenize(self._vocab, data, len(data), tokens, room, add_bos, special)
+            count = self._with_vocab(lib.llama_tokenize, data, len(data), tokens, room, add_bos, special)
             if count >= 0:
                 return list(tokens[:count])
             room = -count
 
     def _piece(self, token: int, room: int = 256) -> bytes:
         buffer = ctypes.create_string_buffer(room)  # its own, because several threads may ask at once
-        size = lib.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
+        size = self._with_vocab(lib.llama_token_to_piece, token, buffer, room, 0, False)
         return buffer.raw[:size] if size >= 0 else self._piece(token, -size)
 
     def close(self) -> None:
-        """Free the weights. Its contexts must be closed already."""
-        if self.handle:
-            self.free(lib.llama_model_free, self.handle)
-            self.handle = None
+        """Free the weights, once no thread tokenizes. Its contexts must be closed already."""
+        with self._changed:
+            handle, self.handle = self.handle, None
+            self._changed.wait_for(lambda: not self._vocab_users)
+        if handle:
+            self.free(lib.llama_model_free, handle)
 
     def free(self, function: Callable[[Any], object], handle: Any) -> None:
         """Free something on the machines that hold this model."""

@@ -248,7 +248,7 @@ class ComparisonRun:
         session.open(max(map(len, chosen.values())), self.drafting or [self._settings.alone()])
         if not session.drafts:
             raise SpecdecError(session.notes[-1], "Without drafts there is nothing to compare.")
-        threads, complete = session.models.target.threads, False
+        context, threads, complete = session.models.target.opened, session.models.target.threads, False
         try:
             self._warm_up(session, next(iter(chosen.values())))
             for prompt, number, variant in self._order([*chosen]):
@@ -257,7 +257,7 @@ class ComparisonRun:
                 if session.interrupt.is_set():
                     raise Interrupted
                 self._trials.append(trial_of(variant.name, prompt.id, prompt.category, number, metrics))
-                self._transcripts.append(Transcript.of(metrics.history, tuple(session.models.target.opened.thread_log)))
+                self._transcripts.append(Transcript.of(metrics.history, tuple(context.thread_log)))
                 update(self._trials, len(chosen) * self._rounds * len(self.variants))
             complete = True
             self._explain(session, {prompt.id: ids for prompt, ids in chosen.items()})
@@ -268,7 +268,7 @@ class ComparisonRun:
             self.error = error if isinstance(error, SpecdecError) else None
         skipped = tuple(prompt.id for prompt in prompts if prompt not in chosen)
         texts = {prompt.id: prompt.text for prompt in chosen}
-        result = self._result(session, threads, partial=not complete, prompts=texts, skipped=skipped)
+        result = self._result(session, threads, context.n_ctx, partial=not complete, prompts=texts, skipped=skipped)
         self._remember_speed(session.pair, result)
         return result
 
@@ -326,7 +326,7 @@ class ComparisonRun:
                 answer = DivergentAnswer(variant=trial.variant, prompt=trial.prompt, **why, kind=divergence.kind)
                 self._divergences.append(answer)
 
-    def _result(self, session: Session, threads: int, **about: Any) -> ComparisonResult:
+    def _result(self, session: Session, threads: int, context: int, **about: Any) -> ComparisonResult:
         """Everything that the trials show. about: further fields of the result."""
         from specdec_cli.llama import library
 
@@ -340,7 +340,6 @@ class ComparisonRun:
         ]
         costs, agreement = costs_of(trials), session.costs.agreement
         experts = experts if isinstance(experts := session.pair.target.setting("expert_count"), int) else 0
-        context = session.models.target.opened.n_ctx
         result = ComparisonResult(
             specdec=__version__,
             machine=MachineInfo(tuple(library.devices()), threads, platform.platform()),

@@ -11,7 +11,7 @@ from engines import loaded
 from tiny import write
 
 import specdec_cli
-from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, load
+from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, compare, load
 from specdec_cli.engine import contexts
 from specdec_cli.llama.model import Model
 
@@ -202,14 +202,21 @@ def test_a_prediction_is_read_as_far_as_the_context_reaches(monkeypatch):
     assert 256 < max(read) < 50_000
 
 
-def test_a_stream_whose_session_was_closed_ends_with_an_error():
-    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
-        last = session.stream("x", SamplingParams(max_tokens=8))
+def test_a_closed_session_computes_nothing_more():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        session = engine.session()
+        last, unread = (session.stream("x", SHORT) for _ in range(2))
         next(last)
-    with pytest.raises(SpecdecError, match="session was closed"):
-        list(last)
-    with pytest.raises(SpecdecError, match="was closed"):
-        session.generate("x")
+        session.close()
+        for go_on in (
+            lambda: list(last),
+            lambda: next(unread),
+            lambda: session.generate("x"),
+            lambda: compare(engine, [PROMPT], sampling=SHORT, progress=lambda *_: engine.close()),
+        ):
+            with pytest.raises(SpecdecError, match="session was closed"):
+                go_on()
+        assert session.models.target.text is None
 
 
 def test_tokens_cannot_be_read_once_the_weights_are_freed():

@@ -26,8 +26,11 @@ from specdec_cli import (
     pull,
     tune,
 )
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.llama.bindings import lib
 
 PROMPT = "def median(values):\n"
+TOKENS = [*range(5, 45)]
 FIXED = SpeculativeConfig(draft_tokens=4)
 
 
@@ -115,34 +118,59 @@ def test_a_second_thread_in_a_session_is_refused_at_once(session):
     thread = threading.Thread(target=list, args=(first,))
     thread.start()
     assert entered.wait(30)
-    with pytest.raises(SpecdecError, match="another thread") as refused:
-        session.generate("import")
+    for compute in (
+        lambda: session.open(5),
+        lambda: [*session.events(TOKENS, 0)],
+        lambda: session.paired_speedup(TOKENS, TOKENS, 0, session.settings),
+        lambda: session.divergence(TOKENS, Transcript(()), Transcript(()), 0, session.settings),
+        lambda: session.generate("import"),
+    ):
+        with pytest.raises(SpecdecError, match="another thread") as refused:
+            compute()
     leave.set()
     thread.join()
     assert "engine.session()" in refused.value.hint and first.result.complete
 
 
-def test_closing_an_engine_waits_for_the_step_of_another_thread():
-    entered, leave, ends = threading.Event(), threading.Event(), []
+@pytest.mark.parametrize(
+    ("function", "work", "found"),
+    [
+        ("llama_decode", lambda session: session.generate(PROMPT), "the session was closed"),
+        ("llama_decode", lambda session: [*session.events(TOKENS, 0)], "the session was closed"),
+        ("llama_tokenize", lambda session: session.tokenize("x"), ""),
+    ],
+)
+def test_closing_an_engine_waits_for_another_thread_and_lets_no_other_begin(monkeypatch, function, work, found):
+    entered, leave, ends, compute = threading.Event(), threading.Event(), [], getattr(lib, function)
+    engine = load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1)
+    session = engine.session()
+    session.open(len(TOKENS))
 
-    def answering():
+    def held(*args):
+        entered.set()
+        leave.wait(30)
+        return compute(*args)
+
+    def working():
         try:
-            list(answer)
+            work(session)
+            ends.append("")
         except SpecdecError as error:
             ends.append(str(error))
 
-    engine = load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1)
-    answer = engine.session().start(PROMPT, wrap_rule=holding(entered, leave))
-    threads = [threading.Thread(target=work) for work in (answering, engine.close)]
+    monkeypatch.setattr(lib, function, held)
+    threads = [threading.Thread(target=target, daemon=True) for target in (working, engine.close)]
     threads[0].start()
     assert entered.wait(30)
     threads[1].start()
-    threads[1].join(0.1)
+    threads[1].join(0.3)
     waited = threads[1].is_alive()
+    with pytest.raises(SpecdecError, match="the engine was closed"):
+        engine.generate(TOKENS)
     leave.set()
     for thread in threads:
         thread.join(30)
-    assert waited and "the session was closed" in ends[0] and answer.result.finish_reason == "interrupted"
+    assert waited and len(ends) == 1 and found in ends[0]
 
 
 def test_a_stream_that_never_starts_gives_its_session_back():

@@ -60,6 +60,12 @@ def test_closing_the_engine_ends_a_list(engine):
         engine.generate([[1, 2, 3]])
 
 
+def test_the_engine_is_not_closed_in_a_step_of_a_list(engine):
+    found = engine.generate(PROMPTS[:2], speculative=SpeculativeConfig(accept=lambda *_: engine.close()))
+    assert all("while it computes" in str(each.error) for each in found)
+    assert engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))[1].complete
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine):
     threading.Timer(0.3, _thread.interrupt_main).start()
