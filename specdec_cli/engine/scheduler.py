@@ -194,7 +194,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         assert job.run is not None and job.slot is not None
         try:
             job.waits_for = job.run.throw(error) if error else job.run.switch(rows)
-        except Exception:
+        except BaseException:
             _LOG.exception("a job did not handle its own error")
         if job.run.dead:
             with self._changed:

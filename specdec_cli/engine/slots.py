@@ -45,14 +45,18 @@ class Slots:
         self._costs: Costs | None = None
         """Measured before the first request, because measuring overwrites the text of the first slot."""
         costs: dict[str, PassCosts] = {}
-        for own in first.models.all:
-            if shared := self._opened(own, n_ctx, plan.rows):
-                self.shared[own.role] = shared
-                costs[own.role] = first.models.timed(own, shared.texts[0])
-        for number, session in enumerate(self.sessions):
-            parts = [(role, shared.texts[number], costs[role]) for role, shared in self.shared.items()]
-            session.models.share(parts, plan)
-        self._costs = self._measured()
+        try:
+            for own in first.models.all:
+                if shared := self._opened(own, n_ctx, plan.rows):
+                    self.shared[own.role] = shared
+                    costs[own.role] = first.models.timed(own, shared.texts[0])
+            for number, session in enumerate(self.sessions):
+                parts = [(role, shared.texts[number], costs[role]) for role, shared in self.shared.items()]
+                session.models.share(parts, plan)
+            self._costs = self._measured()
+        except BaseException:  # Ctrl-C, too
+            self.close()
+            raise
         load.begin(self._costs)
         self._forget()
 

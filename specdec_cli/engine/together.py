@@ -75,7 +75,7 @@ class Together:
                     pass
             except SpecdecError as error:
                 found[number].error = error
-            except Exception as error:  # of a rule or a policy of the program
+            except BaseException as error:  # of a rule or a policy of the program
                 found[number].error = SpecdecError(f"the answer failed: {reason_of(error)}", "Fix the code it ran.")
 
         ready = [number for number, result in enumerate(found) if result.error is None]
@@ -123,7 +123,7 @@ class Together:
         """A scheduler of so many sessions, each with at least n_ctx tokens, for which so many jobs may wait."""
         kept, slots = self._scheduler, (count, max(waiting, self._slots[1]))
         if kept is None or kept.n_ctx < n_ctx or self._slots != slots:
-            n_ctx = max(n_ctx, kept.n_ctx if kept else 0)
+            n_ctx = max(n_ctx, kept.n_ctx if kept and count <= self._slots[0] else 0)
             self._end()
             self._scheduler = kept = Scheduler(self.weights, count, n_ctx, slots[1])
             self._slots = slots

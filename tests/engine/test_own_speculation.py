@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from driver import DRAFT, TARGET
 from engines import loaded
+from faulty_drafters import raising
 from timed import FLAT, scaled
 
 from specdec_cli import (
@@ -183,17 +184,15 @@ def test_a_plain_class_gets_an_object_for_each_answer():
 
 
 def test_what_a_rule_raises_is_the_error_of_that_answer():
-    def broken(draft, rows, sampler, rng):
-        raise ValueError("no")
-
     class Rules:
         def rule(self, draft, rows, sampler, rng):
             return rules.RULES["match"](draft, rows, sampler, rng)
 
-    config = SpeculativeConfig(drafter="ngram", accept=broken)
     with load(target=TARGET, draft=DRAFT, threads=1) as engine:
-        found = engine.generate([PROMPT, PROMPT], SHORT, config)
-        assert all(isinstance(each.error, SpecdecError) and "no" in str(each.error) for each in found)
+        for error in (ValueError("no"), SystemExit("no")):
+            config = SpeculativeConfig(drafter="ngram", accept=raising(error))
+            found = engine.generate([PROMPT, PROMPT], SHORT, config)
+            assert all(isinstance(each.error, SpecdecError) and "no" in str(each.error) for each in found)
         own = Rules()
         assert SpeculativeConfig(accept=own.rule).accept == SpeculativeConfig(accept=own.rule).accept
     with pytest.raises(UsageError, match="not an acceptance rule"):

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import tiny
 from engines import open_session
+from faulty_drafters import raising
 
 from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli import load as load_engine
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
+from specdec_cli.engine.slots import Slots
 from specdec_cli.llama import passes
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
@@ -283,6 +285,7 @@ def test_a_job_that_is_cancelled_frees_its_slot_within_a_pass():
 def test_what_fails_costs_one_answer():
     long = [5] * 600
     with answers(3) as some:
+        assert some.scheduler.submit([5], raising(SystemExit)).ended.wait(30)
         some.ask(long, number="too long")
         some.ask("x", speculative=SpeculativeConfig(tree=4), number="a tree")
         some.ask("x", SamplingParams(max_tokens=600), number="until it is full")
@@ -308,3 +311,12 @@ def test_closing_ends_what_runs():
 def test_slots_refuse_what_they_cannot_do(setting):
     with open_session(**setting) as session, pytest.raises(UsageError):
         Scheduler(session.weights, 2, 256)
+
+
+def test_slots_that_fail_to_open_free_their_contexts(monkeypatch):
+    closed, close = [], SharedContext.close
+    monkeypatch.setattr(SharedContext, "close", lambda shared: closed.append(shared) or close(shared))
+    monkeypatch.setattr(Slots, "_measured", raising(KeyboardInterrupt))
+    with open_session() as session, pytest.raises(KeyboardInterrupt):
+        Scheduler(session.weights, 2, 256)
+    assert len(closed) == 2

@@ -66,6 +66,12 @@ def test_the_engine_is_not_closed_in_a_step_of_a_list(engine):
     assert engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))[1].complete
 
 
+def test_a_long_text_does_not_enlarge_the_contexts_of_more_sessions(engine):
+    for prompts, large in (([[5] * 1000], True), (PROMPTS[:1], True), (PROMPTS, False)):
+        engine.generate(prompts, SamplingParams(max_tokens=2))
+        assert (engine._together._scheduler.n_ctx > 1000) is large
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine):
     threading.Timer(0.3, _thread.interrupt_main).start()
