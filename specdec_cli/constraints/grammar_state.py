@@ -73,8 +73,8 @@ class GrammarState:
             self._masks[key] = self._present_mask()
         return self._masks[key]
 
-    def forced(self) -> int | None:
-        mask = self.mask()
+    def forced(self, ahead: Sequence[int] = ()) -> int | None:
+        mask = self.mask(ahead)
         return int(mask.argmax()) if mask is not None and np.count_nonzero(mask) == 1 else None
 
     def expected(self, most: int) -> list[int]:

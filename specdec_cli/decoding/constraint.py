@@ -25,8 +25,8 @@ class Constraint(Protocol):
     def mask(self, ahead: Sequence[int] = ()) -> Mask | None:
         """Which tokens may follow the text and `ahead`; None: all. Raises SpecdecError if it can't be computed."""
 
-    def forced(self) -> int | None:
-        """The only token that may follow the text; None if there are several."""
+    def forced(self, ahead: Sequence[int] = ()) -> int | None:
+        """The only token that may follow the text and `ahead`; None if there are several."""
 
     def expected(self, most: int) -> list[int]:
         """Up to `most` tokens for the bytes that must follow the text. Other tokens may spell the same bytes."""

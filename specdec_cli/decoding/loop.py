@@ -72,9 +72,9 @@ def generate(
             before = clock()
             verdict = accept(draft, logits, sampler, rng)
             sample_s = clock() - before
-            tokens, reason = answer.commit(draft, verdict)
+            tokens, free, reason = answer.commit(draft, verdict)
             times = (draft_s, verify_s, sample_s, clock() - started)
-            step = _step(index, draft, verdict, tokens, text, times, why, len(unread))
+            step = _step(index, draft, verdict, tokens, text, times, why, len(unread), free)
             yield step
             full = len(context) > target.n_ctx
             if reason := reason or ("interrupted" if ending.interrupted() else "context" if full else None):
@@ -113,13 +113,14 @@ def _step(
     times: tuple[float, float, float, float],
     why: str,
     unread: int,
+    free: int,
 ) -> Step:
     """The event of one round. times: seconds of drafting, verifying and sampling, and when it ended."""
     path, drafted = verdict.path, draft.tokens
     accepted = path[: len(tokens)]  # the answer may have ended before the last of them
     rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
     what = (index, tokens, drafted, len(accepted), rejected, draft.source)
-    return Step(*what, *times, why, draft.parents, draft.parents and accepted, verdict.distance, unread or None)
+    return Step(*what, *times, why, draft.parents, draft.parents and accepted, verdict.distance, unread, free)
 
 
 class _Answer:
@@ -136,27 +137,32 @@ class _Answer:
         self._context, self._begin = context, len(context)
         self._text, self._ending, self._constraint, self._rng = text, ending, constraint, rng
 
-    def commit(self, draft: Draft, verdict: Verdict) -> tuple[tuple[Token, ...], FinishReason | None]:
-        """Append the accepted tokens, the one after them, and forced tokens, up to the end of the answer."""
-        tokens: list[Token] = []
-        accepted = [draft.tokens[node] for node in verdict.path]
-        for i, token in enumerate([*accepted, int(verdict.token)]):  # a program's own rule may give numpy's integers
-            origin: Origin = "accepted" if i < len(accepted) else verdict.kind
+    def commit(self, draft: Draft, verdict: Verdict) -> tuple[tuple[Token, ...], int, FinishReason | None]:
+        """Append the accepted tokens, the one after them, and forced tokens, up to the end of the answer. Returns them,
+        how many before the forced ones were as certain, and why the answer ends, if it does.
+        """
+        tokens, free, constraint = list[Token](), 0, self._constraint
+        ids = [*(draft.tokens[node] for node in verdict.path), int(verdict.token)]  # a rule may give numpy's integers
+        # The first comes from a pass with or without a draft.
+        certain = [i > 0 and constraint is not None and constraint.forced(ids[:i]) is not None for i in range(len(ids))]
+        for i, token in enumerate(ids):
+            origin: Origin = "accepted" if i < verdict.accepted else verdict.kind
             p = verdict.p[i] if verdict.p else None
             q = verdict.q[i] if i < len(verdict.q) else None
-            logprobs = verdict.logprobs[i] if verdict.logprobs else None
+            logprobs = (TokenLogprobs(0.0) if certain[i] else verdict.logprobs[i]) if verdict.logprobs else None
             tokens.append(Token(token, self._add(token), origin, p, q, logprobs))
+            free += certain[i]
             if reason := self._end(token):
-                return tuple(tokens), reason
-        while self._constraint is not None and (forced := self._constraint.forced()) is not None:
+                return tuple(tokens), free, reason
+        while constraint is not None and (forced := constraint.forced()) is not None:
             # A forced token needs no logits. It uses up one random number, as a draw does, so that `match` draws the
             # same with and without drafts.
             self._rng.random()
             logprobs = TokenLogprobs(0.0) if verdict.logprobs else None
             tokens.append(Token(forced, self._add(forced), "forced", logprobs=logprobs))
             if reason := self._end(forced):
-                return tuple(tokens), reason
-        return tuple(tokens), None
+                return tuple(tokens), free, reason
+        return tuple(tokens), free, None
 
     def _add(self, token: int) -> str:
         """Returns the text that can be shown now."""

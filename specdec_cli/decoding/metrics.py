@@ -31,6 +31,8 @@ class Metrics:
     accepted: int = 0
     forced: int = 0
     """Tokens that needed no pass, because a grammar allowed no other."""
+    free: int = 0
+    """Tokens that would need no pass without drafts: these, and those inside drafts for which there was no other."""
     reached: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     """How often position i of a draft was drafted (in a tree, by at least one token), and how often it was accepted."""
@@ -70,6 +72,7 @@ class Metrics:
                 self.history.append(event)
                 self.sample_s += event.sample_s
                 self.forced += event.forced
+                self.free += event.forced + event.free
                 if event.index > 0:
                     self._add_pass(event)
                 else:
@@ -171,8 +174,7 @@ class Metrics:
         """The target's own speed, from this run's steps without a draft; None if there are too few."""
         if len(self.probe_s) < LEAST_PROBES or not self.drafted:
             return None
-        free = self.emitted / (self.emitted - self.forced)  # forced tokens take the target alone no step either
-        return free * len(self.probe_s) / sum(self.probe_s)
+        return self.emitted / (self.emitted - self.free) * len(self.probe_s) / sum(self.probe_s)
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
         """The objects `stats` and `timing` of `run --json`."""

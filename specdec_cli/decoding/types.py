@@ -155,8 +155,10 @@ class Step:
     path: tuple[int, ...] | None = None
     """If the draft is a tree: what each token follows (as in `Draft`), and which tokens were accepted."""
     distance: float | None = None
-    unread: int | None = None
+    unread: int = 0
     """Tokens before the pending one that this pass read too, because they had been forced."""
+    free: int = 0
+    """Tokens before the forced ones that would have been forced without a draft."""
 
     @property
     def forced(self) -> int:

@@ -163,7 +163,7 @@ class AutoLength(LengthPolicy):
         if self._reads_on:  # that has been paid for, or will be
             spent -= costs.draft(read) - costs.draft()
         self._budget.wait()
-        self._budget.add(accepted + 1 - spent / costs.verify(1))
+        self._budget.add(accepted + 1 - step.free - spent / costs.verify(1))
         self._siblings.learn(step)
         if step.parents and step.path:
             missed = int(step.path[-1] not in step.parents)

@@ -120,7 +120,8 @@ class KnownLength(LengthPolicy):
         self._budget.wait()
         if rows > 1:
             self._stake = 0.0
-            self._budget.add(step.accepted + 1 - (costs.spent(step, costs.verify(rows)) + costs.other) / alone)
+            spent = costs.spent(step, costs.verify(rows)) + costs.other
+            self._budget.add(step.accepted + 1 - step.free - spent / alone)
         elif own_time and self._searches:
             self._budget.add(-min(step.draft_s / alone, NOISE * (1 + self._unread / _READ)))
         self._unread = 0 if rows > 1 or own_time else self._unread + len(step.tokens)

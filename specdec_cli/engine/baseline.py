@@ -90,7 +90,7 @@ class ProbedRatios:
                 self.ratios.append(self._tokens / (self._ended - self._began) * sum(alone) / len(alone))
                 self._began, self._tokens = self._ended, 0
             self._row.clear()
-        self._tokens += len(step.tokens) - step.forced  # which the target alone would get without a pass, too
+        self._tokens += len(step.tokens) - step.forced - step.free  # the target alone takes a pass for each
         self._ended = step.at
 
 

@@ -18,8 +18,8 @@ from specdec_cli.user_files import beside, is_device, parse_json, put
 INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 
 _EVENTS: dict[str, type[Event]] = {"prefill": Prefill, "step": Step, "done": Done}
-_OPTIONAL = ("parents", "path", "distance", "unread")
-"""Fields that are left out if they are None, as for most drafts, which are chains."""
+_OPTIONAL = {"parents": None, "path": None, "distance": None, "unread": 0, "free": 0}
+"""Fields that are left out if they have these values, as for most drafts, which are chains."""
 _MOST = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
 """Exclusive upper limits of numbers; for others it is 2**53."""
 _LONGEST_LINE = 1 << 24
@@ -69,7 +69,7 @@ def event_json(event: Event) -> dict[str, Any]:
     for token in fields.get("tokens", ()) if isinstance(event, Step) else ():
         if token["logprobs"] is None:
             del token["logprobs"]
-    given = {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
+    given = {name: value for name, value in fields.items() if name not in _OPTIONAL or value != _OPTIONAL[name]}
     return {"event": type(event).__name__.lower(), **given}
 
 

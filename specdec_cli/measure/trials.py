@@ -49,7 +49,8 @@ class Trial:
 
     row_costs: rows in a verification -> (how often, median seconds). texts: (text, origin) of each token. distance: of
     a lossy rule, see Metrics. first: tokens of the first step, which come with the prompt. forced: those of later
-    steps that a grammar forced. tokens_per_s: tokens after the first step over the time they took, if there are any.
+    steps that the target alone gets without a pass. tokens_per_s: tokens after the first step over the time they took,
+    if there are any.
     """
 
     variant: str
@@ -86,7 +87,7 @@ class Trial:
 
     @property
     def decoded(self) -> int:
-        """Tokens of the steps after the first, without forced ones, which take no pass."""
+        """Tokens of the steps after the first, without forced ones."""
         return max(len(self.tokens) - self.first - self.forced, 0)
 
 
@@ -107,7 +108,7 @@ def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Met
         row_costs={rows: (len(laps), statistics.median(laps)) for rows, laps in verify_s.items()},
         texts=tuple((token.text, token.origin) for step in metrics.history for token in step.tokens),
         first=len(metrics.history[0].tokens) if metrics.history else 1,
-        forced=sum(step.forced for step in metrics.history[1:]),
+        forced=sum(step.forced + step.free for step in metrics.history[1:]),
         **{name: getattr(metrics, name) for name in _COPIED},
     )
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from exactness import EXACT, PLAIN, WRONG, V, Whims, error_of_answers, pair, with_a_model
-from fakes import FakeTarget, ScriptedDrafter, Table, origins_of, run, steps_of, tokens_of
+from fakes import GREEDY, FakeTarget, ScriptedDrafter, Table, origins_of, run, steps_of, tokens_of
 
 from specdec_cli.decoding import guard
+from specdec_cli.decoding.logprobs import with_logprobs
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.options import SamplingOptions
-from specdec_cli.decoding.rules import sampler_of
+from specdec_cli.decoding.rules import RULES, sampler_of
 
 CUTS = SamplingOptions(temperature=1.2, top_k=3, top_p=0.9, min_p=0.05)
 
@@ -32,8 +34,8 @@ class Rules:
         allowed = self._allowed((*self._context[self._first :], *ahead))
         return None if allowed is None else np.isin(np.arange(self._n_vocab), [*allowed])
 
-    def forced(self):
-        allowed = self._allowed(tuple(self._context[self._first :]))
+    def forced(self, ahead=()):
+        allowed = self._allowed((*self._context[self._first :], *ahead))
         return next(iter(allowed)) if allowed is not None and len(allowed) == 1 else None
 
     def expected(self, most):
@@ -77,8 +79,8 @@ def error(rule, width, sampling, made=Rules, allowed=no_repeats, forced=True):
     target, draft = pair(11)
 
     class Made(made):
-        def forced(self):
-            return super().forced() if forced else None
+        def forced(self, ahead=()):
+            return super().forced(ahead) if forced else None
 
     return error_of_answers(
         target, with_a_model(draft, rule, width), lambda: Whims(2), sampling, rule,
@@ -131,9 +133,24 @@ def test_forced_tokens_take_no_pass_and_are_read_with_the_next():
     first, second, third = steps_of(events)
     assert [token.id for token in first.tokens[1:]] == [3, 4, 1, 0]
     assert origins_of(events) == ["plain", *["forced"] * 4, "plain", "plain"]
-    assert (first.unread, second.unread, third.unread) == (None, 4, None) and first.forced == 4
+    assert (first.unread, second.unread, third.unread) == (0, 4, 0) and first.forced == 4
     assert target.passes == [1, 1], "of forced tokens no row is asked for"
     assert target.length == len(tokens_of(events)), "the prompt's token, and all but the last of the answer"
+
+
+def test_inside_a_draft_they_are_as_free_and_as_certain(monkeypatch):
+    """Two of them follow each choice. The first token of the answer comes with the prompt."""
+    monkeypatch.setitem(RULES, "logged", with_logprobs(RULES["match"], 2))
+    answers, text = [], ()
+    for drafts in ((), (3, 9)):
+        sampler = sampler_of("match", GREEDY, 0, Rules(lambda text: {len(text) % V} if len(text) % 3 else None))
+        drafter = ScriptedDrafter([text[at : at + 3] for at in drafts])
+        events = run(FakeTarget(Table(V, 5)), (1,), drafter, 3, 12, rule="logged", sampler=sampler)
+        answers.append([(token.id, token.logprobs) for step in steps_of(events) for token in step.tokens])
+        text = tokens_of(events)
+        assert Metrics.of(events).free == 8
+    assert answers[0] == answers[1]
+    assert [(step.accepted, step.forced, step.free) for step in steps_of(events)] == [(0, 2, 0), (3, 2, 2), (2, 0, 2)]
 
 
 def test_what_is_forbidden_costs_no_row():

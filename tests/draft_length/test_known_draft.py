@@ -120,6 +120,13 @@ def test_drafts_do_not_pay_for_reading_forced_tokens():
     assert policy.limit(8)
 
 
+@pytest.mark.parametrize("policy", [known(FLAT), timed.auto(FLAT)])
+def test_tokens_that_the_target_alone_gets_for_nothing_are_no_gain(policy):
+    for index in range(1, 99):
+        policy.observe(Step(index, (), (0,) * 4, 4, (), "", 0.0, 1.3 * FLAT.verify(1), 0.0, 0.0, free=4))
+    assert policy.limit(8) == 0
+
+
 @pytest.mark.parametrize(("costs", "least"), [(FLAT, 4.0), (JAGGED, 2.0)])
 def test_repetition_is_turned_into_speed(costs, least):
     policy = Timed(costs, policy=known(costs))
