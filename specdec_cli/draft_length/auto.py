@@ -158,7 +158,7 @@ class AutoLength(LengthPolicy):
         if not drafted and not passes:
             self._fall_behind(1 + step.forced)
             return
-        expected = costs.draft(read) + passes * costs.draft() + costs.verify(drafted + 1)
+        expected = costs.draft(read) + max(passes - 1, 0) * costs.draft() + costs.verify(drafted + 1)
         spent = costs.spent(step, expected)
         if self._reads_on:  # that has been paid for, or will be
             spent -= costs.draft(read) - costs.draft()

@@ -54,8 +54,8 @@ def solve(
     verify: Sequence[float],
     draft: float,
     other: float,
-    throughput: float = 0.0,
-    rounds: int = 20,
+    throughput: float,
+    rounds: int,
 ) -> Plan:
     """The best plan. Costs are seconds.
 

@@ -18,10 +18,11 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import LengthReason, Step, Token
 from specdec_cli.draft_length import auto as planning
-from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import BINS, Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.loss_budget import START, LossBudget
 from specdec_cli.draft_length.optimal_stopping import solve
 from specdec_cli.measure import hardware
 from specdec_cli.measure.simulate import Answer, alone, replay
@@ -111,6 +112,15 @@ def test_reading_a_long_prompt_must_be_worth_it():
         policy, others = auto(slow_reader), (Token(1, "", "forced"),) * 5000
         policy.observe(Step(1, others, (), 0, (), "", 0.0, 0.01, 0.0, 0.0))  # in another answer
         assert any(drafted(policy, slow_reader, answer([(0.9, True)] * 20, prompt))) == drafts
+
+
+def test_a_draft_of_one_token_is_charged_one_pass():
+    """Where a step isn't timed because it has read forced tokens."""
+    costs, budget = Costs(FLAT.verify, Curve({1: 0.008})), LossBudget()
+    policy = AutoLength(CostModel(costs, LONGEST), Calibration.prior(True), budget=budget)
+    policy.should_draft(0, 0.9)
+    policy.observe(Step(1, (), (0,), 1, (), "", 0.0, 0.0, 0.0, 0.0, unread=2))
+    assert budget.left > START
 
 
 def test_probes_are_rare_and_say_so():
