@@ -84,16 +84,18 @@ def draft_figures(
     everything = [each for several in metrics.values() for each in several]
     categories = [_acceptance(name, several) for name, several in metrics.items()]
     overall = _acceptance("all", everything)
-    drafted_s = sum(each.draft_s for each in everything) / max(1, sum(each.drafted for each in everything))
-    machines = {"here": replace(costs, draft=Curve({1: drafted_s}))}
-    machines |= {name: hardware.load(name).costs for name in what_if}
     at_once = drafters.form(settings.chain.names[-1]) is not DraftForm.GROWN
+    draft_s = sum(each.draft_s - each.draft_prefill_s for each in everything)
+    drafted = max(1, sum(each.drafted for each in everything))
+    drafts = max(1, sum(sum(each.reached[:1]) for each in everything))
+    machines = {"here": replace(costs, draft=Curve({1: draft_s / (drafts if at_once else drafted)}))}
+    machines |= {name: hardware.load(name).costs for name in what_if}
     return DraftFigures(
         Path(settings.draft or "").name,
         settings.tree,
         (*categories, overall) if len(categories) > 1 else (overall,),
         costs.verify(1),
-        drafted_s,
+        draft_s / drafted,
         tuple(_expected(name, overall, settings.tree, at_once, prices) for name, prices in machines.items()),
     )
 

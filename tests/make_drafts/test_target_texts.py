@@ -8,7 +8,7 @@ from engines import open_session
 from specdec_cli.chat.kept_conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.make_drafts.draft_figures import draft_figures
+from specdec_cli.make_drafts import draft_figures as making
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
     RecordedText,
@@ -18,6 +18,7 @@ from specdec_cli.make_drafts.target_texts import (
     training_prompts,
 )
 from specdec_cli.measure.suites import Prompt
+from specdec_cli.settings.config import Settings
 
 ROWS = RowsWanted("rows", (2, 3, 5))
 WANTED = TextsWanted(90, 24, (0.0, 0.8))
@@ -113,10 +114,8 @@ def test_kept_conversations_are_prompts(tmp_path):
 
 
 def test_figures_are_those_of_the_answers(session, prompts):
-    from specdec_cli.settings.config import Settings
-
     settings = Settings(str(DEMO / "target.gguf"), str(DEMO / "draft.gguf"), threads=1)
-    figures = draft_figures(settings, prompts, ("rtx-4090",), Interrupt())
+    figures = making.draft_figures(settings, prompts, ("rtx-4090",), Interrupt())
     (overall,) = figures.categories
     assert overall.category == "all" and overall.prompts == 3
     assert list(overall.by_place) == sorted(overall.by_place, reverse=True) and 0.3 < overall.by_place[0] < 1
@@ -124,6 +123,22 @@ def test_figures_are_those_of_the_answers(session, prompts):
     assert overall.tokens_per_pass == pytest.approx(1 + sum(overall.by_place), rel=0.05)
     here, there = figures.expected
     assert (here.machine, there.machine) == ("here", "rtx-4090") and there.speedup >= 1 and here.speedup >= 1
+
+
+@pytest.mark.parametrize(("drafter", "tree"), [("model", 1), ("medusa", 4)])
+def test_heads_are_charged_once_a_draft(session, prompts, monkeypatch, drafter, tree):
+    answers, charged = [], []
+    accepted, expected = making._acceptance, making._expected
+    monkeypatch.setattr(making, "_acceptance", lambda name, them: answers.append(them) or accepted(name, them))
+    monkeypatch.setattr(making, "_expected", lambda *of: charged.append(of[-1].draft(1)) or expected(*of))
+    draft = str(DEMO / f"{'draft' if drafter == 'model' else drafter}.gguf")
+    figures = making.draft_figures(
+        Settings(str(DEMO / "target.gguf"), draft, drafter=drafter, tree=tree, threads=1), prompts, (), Interrupt()
+    )
+    draft_s = sum(each.draft_s - each.draft_prefill_s for each in answers[-1])
+    assert figures.drafted_s == pytest.approx(draft_s / sum(each.drafted for each in answers[-1]))
+    drafts = sum(each.steps - each.lengths[0] for each in answers[-1])
+    assert charged == [pytest.approx(draft_s / drafts if tree > 1 else figures.drafted_s)]
 
 
 def test_a_target_with_few_tokens_is_refused(session, prompts, tmp_path, monkeypatch):
