@@ -42,9 +42,7 @@ def serve(
     strict_model: Annotated[
         bool, typer.Option("--strict-model", help="Refuse requests for a model of another name.")
     ] = False,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for running answers to finish after a stop signal.")
-    ] = 30.0,
+    grace: Annotated[float, typer.Option(help="Seconds for running answers to finish after a stop signal.")] = 30.0,
 ) -> None:
     """Start a server with OpenAI's API and a chat page.
 
@@ -53,6 +51,8 @@ def serve(
     api_key = api_key and api_key.strip()  # as clients' keys are: an .env file may end its lines with CRLF
     if api_key == "":
         raise UsageError("the API key is empty", "Give a key, or leave out --api-key and SPECDEC_API_KEY.")
+    if not grace >= 0:  # nor NaN
+        raise UsageError(f"--grace can't be {grace:g}", "Give 0 or more seconds.")
     try:
         from specdec_cli.server.endpoints import Server
         from specdec_cli.server.running import LOOPBACK, Gate, listen, serve_forever

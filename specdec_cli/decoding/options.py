@@ -5,7 +5,6 @@ The command line, config.yaml, profiles, SPECDEC_* variables, the server, varian
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -110,29 +109,29 @@ class SamplingOptions:
         1.0,
         "Penalty for recent tokens; 1 is off.",
         panel="Sampling",
-        takes="more than 0; 1 is off",
-        valid=lambda value: 0 < value < math.inf,
+        takes="a number from 0.001 to 1000; 1 is off",
+        valid=lambda value: 0.001 <= value <= 1000,
     )
     frequency_penalty: float = option(
         0.0,
         "Penalty for each recent occurrence; 0 is off.",
         panel="Sampling",
-        takes="a number",
-        valid=math.isfinite,
+        takes="a number from -1000 to 1000",
+        valid=lambda value: abs(value) <= 1000,
     )
     presence_penalty: float = option(
         0.0,
         "Penalty for having occurred recently; 0 is off.",
         panel="Sampling",
-        takes="a number",
-        valid=math.isfinite,
+        takes="a number from -1000 to 1000",
+        valid=lambda value: abs(value) <= 1000,
     )
     repeat_last_n: int = option(
         64,
         "How many tokens back the penalties look.",
         panel="Sampling",
         takes="0 or more tokens",
-        valid=lambda value: value >= 0,
+        valid=lambda value: 0 <= value < 2**31,
     )
 
     def __post_init__(self) -> None:

@@ -26,7 +26,8 @@ _MAX = 2**31
 _model = partial(option, panel="Models")
 _adapters = partial(_model, metavar="FILE[:SCALE]")
 _machine = partial(option, panel="Machine")
-_threads = partial(_machine, None, takes="1 or more, or leave it out", valid=lambda value: value >= 1)
+_threads = partial(_machine, None, takes="1 or more, or leave it out", valid=lambda value: 1 <= value < _MAX)
+_layers = partial(_machine, -1, takes="-1 (all), or 0 or more", valid=lambda value: -1 <= value < _MAX, shown="-1, all")
 _speculation = partial(option, panel="Speculation")
 _sampling = partial(option, panel="Sampling")
 
@@ -64,8 +65,8 @@ class ModelOptions:
     )
     threads: int | None = _threads("CPU threads.", common=True, short="-t", shown="the physical cores")
     threads_draft: int | None = _threads("CPU threads of the draft model.", short="-td", shown="same as --threads")
-    gpu_layers: int = _machine(-1, "Target layers on the GPU.", common=True, short="-ngl", shown="-1, all")
-    gpu_layers_draft: int = _machine(-1, "Draft layers on the GPU.", short="-ngld", shown="-1, all")
+    gpu_layers: int = _layers("Target layers on the GPU.", common=True, short="-ngl")
+    gpu_layers_draft: int = _layers("Draft layers on the GPU.", short="-ngld")
     device: str | None = _machine(
         None,
         "Devices for the target, as specdec doctor names them, separated by commas; none is the CPU.",

@@ -86,6 +86,7 @@ def test_a_chat_template_is_used(tmp_path):
         ("-k many", "draft tokens"),
         ("-k 512", "draft tokens"),
         ("--temp nan", "temperature"),
+        ("-ngl 4294967296", "gpu-layers"),
         ("-k auto --draft-min-p 1", "draft-min-p"),
         ("--stop ", "stop"),
         ("--baseline -q", "nowhere to report"),

@@ -101,7 +101,8 @@ def test_confidence_in_a_large_vocabulary(share):
     ("field", "value"),
     [
         *(("temperature", math.nan), ("temperature", -0.1), ("top_p", 0.0), ("min_p", 1.1), ("top_k", -1)),
-        *(("repeat_last_n", -1), ("repeat_penalty", 0.0), ("presence_penalty", math.inf)),
+        *(("repeat_last_n", -1), ("repeat_last_n", 2**31), ("repeat_penalty", 1e-46), ("repeat_penalty", 1e39)),
+        *(("presence_penalty", math.nan), ("presence_penalty", -1e39), ("frequency_penalty", 1e39)),
     ],
 )
 def test_senseless_settings_are_refused(field, value):

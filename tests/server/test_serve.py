@@ -327,6 +327,7 @@ def test_what_cannot_be_served(models, tmp_path):
     assert_refused(call("serve", *models, "--host", "no.such.host.invalid"), 1, "cannot listen")
     assert_refused(call("serve", *models, "--port", 0, "--tree", 4), 2, "chains")
     assert_refused(call("serve", *models, "--api-key", ""), 2, "key is empty")
+    assert_refused(call("serve", *models, "--grace", "nan"), 2, "can't be nan")
 
 
 @pytest.mark.slow
