@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -41,7 +41,7 @@ class DrafterContext:
     n_vocab: int
     sampler: StandardSampler
     draws: bool
-    rng: np.random.Generator
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
     width: int = 1
     small: DraftModel | None = None
     lookahead: tuple[int, int, int] = (4, 3, 4)

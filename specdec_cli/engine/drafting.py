@@ -6,8 +6,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 
-import numpy as np
-
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
@@ -54,7 +52,8 @@ class Drafting:
             return self._fixed(settings)
         names = self._usable(settings)
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
-        return chain_length(policies) if policies and len(policies) == len(names) else self._fixed(settings)
+        all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
+        return chain_length(policies) if all_adapt else self._fixed(settings)
 
     def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
         """What drafts, made anew for each answer."""
@@ -64,7 +63,6 @@ class Drafting:
             n_vocab=self._weights.pair.n_shared,
             sampler=sampler,
             draws=settings.accept != "match",
-            rng=np.random.default_rng(seed),
             width=settings.tree,
             small=models.small.drafting if models.small else None,
             lookahead=astuple(settings.lookahead_shape),
@@ -78,7 +76,7 @@ class Drafting:
         """The tokens of a prediction, as far as an answer can follow it."""
         if not settings.prediction or not settings.chain.reads_texts:
             return ()
-        most = 2 * min(settings.max_tokens, self._models.target.opened.n_ctx) + _SPARE
+        most = 2 * self._models.target.opened.n_ctx + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
         if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
             self._prediction = text, self._weights.target.model.tokenize(text, add_bos=False, special=False)

@@ -8,11 +8,12 @@ from prompts import PROMPTS
 from timed import FLAT, STEEP, scaled
 
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.types import Done, Draft, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.session import to_json
@@ -196,6 +197,16 @@ def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatc
         report = Metrics.of(session.events(prompt, 0))
         assert report.drafted == 0 and report.draft_prefill_s == 0.0
         assert report.probed_tokens_per_s is None
+
+
+def test_a_draft_model_that_cannot_be_timed_leaves_ngram_to_adapt(monkeypatch):
+    def failing(text):
+        raise SpecdecError("no room", "")
+
+    with open_session(drafter="ngram+model", draft_tokens="auto") as session:
+        monkeypatch.setattr(session.costs, "of_pair", failing)
+        session.open(8)
+        assert isinstance(session.drafting.policy(session.settings, [1]), KnownLength)
 
 
 def result_of(*took, forced=0):
