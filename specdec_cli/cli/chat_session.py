@@ -11,7 +11,6 @@ from io import TextIOWrapper
 import platformdirs
 from rich.console import RenderableType
 
-from specdec_cli import drafters
 from specdec_cli.chat import kept_conversations
 from specdec_cli.cli.edit import fence_around
 from specdec_cli.cli.error_reporting import complain
@@ -249,7 +248,7 @@ _ALIASES = dict.fromkeys(("/quit", "/bye", "/q"), "/exit")
 
 def in_words(name: str, value: object, settings: Settings) -> str:
     """The value of an option, as `/show` prints it."""
-    pair_auto = drafters.auto(settings.draft is not None, settings.chain.head)
+    pair_auto = settings.chain.auto(settings.draft is not None)
     match value:
         case None:
             return "not set"

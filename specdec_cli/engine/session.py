@@ -158,7 +158,7 @@ class Session(AbstractContextManager["Session"]):
             changes["accept"] = "coupled"
         own, pair = self.settings.chain, self.pair
         if changes.get("drafter") == AUTO:
-            changes["drafter"] = drafters.auto(pair.draft is not None, "self" if own.drafts_itself else own.head)
+            changes["drafter"] = own.auto(pair.draft is not None)
         settings = replace(self.settings, **changes)
         chain = settings.chain
         if chain.needs_model and pair.draft is None:

@@ -120,6 +120,8 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
             keys = ["k", *map(flag_of, sorted(_VARIABLE))]
             raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "These can"))
         changes[name] = check_value(name, value, text=True)
+    if changes.get("drafter") == AUTO:
+        changes["drafter"] = base.chain.auto(base.draft is not None)
     changed = replace(base, **changes)
     if changed.chain.drafts_itself and not base.chain.drafts_itself and not draft_named:
         return with_made_draft(replace(changed, draft=None))

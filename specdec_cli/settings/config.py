@@ -79,6 +79,10 @@ class DrafterChain:
     drafts_itself: bool
     head: str
 
+    def auto(self, has_model: bool) -> str:
+        """What `--drafter auto` means where the models of these drafters are loaded."""
+        return drafters.auto(has_model, "self" if self.drafts_itself else self.head)
+
     @property
     def looks_ahead(self) -> bool:
         return "lookahead" in self.names

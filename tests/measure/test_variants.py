@@ -23,6 +23,7 @@ BASE = Settings(target="t.gguf", draft="d.gguf", drafter="model")
         ({}, [], ["top-k=10,20"], ["top-k=10", "top-k=20"]),  # greedy knows no cuts, so there is one baseline
         ({"drafter": "none"}, [], [], []),
         ({"drafter": "none"}, ["k=2,drafter=model"], [], ["k=2,drafter=model"]),
+        ({"drafter": "ngram+self"}, ["drafter=auto"], [], ["ngram+self, k=auto", "drafter=auto"]),
     ],
 )
 def test_the_target_alone_then_the_settings_unless_swept_then_what_is_added(changes, versus, sweeps, expected):
