@@ -14,6 +14,8 @@ import pytest
 import typer.testing
 from hypothesis import settings
 
+for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+    del os.environ[name]  # huggingface_hub reads them when it's imported
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is not part of the package
 
@@ -101,6 +103,8 @@ def own_folders(environment: pytest.MonkeyPatch, folder: Path, cache: Path) -> N
     environment.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     environment.setenv("XDG_DATA_HOME", str(folder / "data"))
     environment.setenv("XDG_CACHE_HOME", str(cache))
+    environment.setenv("HF_HOME", str(folder / "hf"))
+    environment.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf" / "hub"))
 
 
 @pytest.fixture(scope="session")

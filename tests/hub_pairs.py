@@ -99,8 +99,7 @@ def environment(hub: HubServer, folder: Path, **more: str) -> dict[str, str]:
     """For a process: this Hub, a cache in `folder`, and nobody's token."""
     own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     own |= {"XDG_CONFIG_HOME": str(folder / "config"), "NO_PROXY": "127.0.0.1,localhost", "TERM": "xterm"}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    return kept | own | more
+    return os.environ | own | more
 
 
 def pull(
@@ -124,14 +123,11 @@ def here(monkeypatch: pytest.MonkeyPatch, hub: HubServer, folder: Path) -> list[
     """Turn this process's huggingface_hub to a Hub and a cache of a test's own. The waits given are not waited."""
     from huggingface_hub import constants
 
-    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
     template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hf" / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "hf" / "token"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
     naps: list[float] = []

@@ -25,9 +25,7 @@ BUNDLED = sorted(path.stem for path in profiles.bundled_dir().glob("*.yaml"))
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """Two pulled pairs, a split model in the Hub's cache, and two files in the folder at hand."""
-    hub = tmp_path / "hub"
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
-    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    hub = tmp_path / "hf" / "hub"
     model = RemoteModel("org/m-GGUF:Q8_0", "org/m-GGUF", "c" * 40, (RemoteFile("m-Q8_0.gguf", 1, "a" * 64),))
     for name in PULLED:
         pairs.save(PulledPair(name, model, None, "2026-01-01"))

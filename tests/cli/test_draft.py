@@ -132,8 +132,7 @@ def test_prompts_with_answers_too_short(out, tmp_path):
     assert inside(out.parent) == []
 
 
-def test_targets_that_are_not_here(out, monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+def test_targets_that_are_not_here(out):
     for name in ("nobody/nothing:Q4_K_M", "qwen3-8b"):
         done = draft("quantize", "-m", name, "--type", "Q2_K", "-o", out)
         assert_refused(done, 4, "specdec pull", name)

@@ -13,11 +13,6 @@ PAIR = (*ALONE, "-md", DRAFT)
 THREE = (*ALONE, "-md", TARGET, "-mds", DRAFT)
 
 
-@pytest.fixture(autouse=True)
-def own_folders(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-
-
 def answer(*args):
     return told("run", *args, "-n", 40, PROMPT)
 

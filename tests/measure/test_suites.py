@@ -12,8 +12,7 @@ ROW = '{"prompt": "a"}\n'
 
 @pytest.fixture(autouse=True)
 def config(tmp_path, monkeypatch):
-    """The user's own configuration folder, without suites; the working folder is empty too."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    """The user's folder of suites, which is empty, as the working folder is."""
     folder = profiles.config_dir() / "suites"
     folder.mkdir(parents=True)
     (tmp_path / "work").mkdir()

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import yaml
+from hub_pairs import own_profile
 
 from specdec_cli.gguf.header import Header, StringArray
 from specdec_cli.pairs import profiles, references
@@ -24,12 +25,6 @@ def header(architecture="qwen3", pre="qwen2") -> Header:
 def quick(monkeypatch):
     """Every profile is read once."""
     monkeypatch.setattr(profiles, "load", READ)
-
-
-def own_profile(name, text):
-    folder = profiles.config_dir() / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.yaml").write_text(text)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])

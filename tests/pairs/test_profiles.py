@@ -10,12 +10,10 @@ from specdec_cli.pairs.sources import read_local
 
 
 @pytest.fixture
-def config(tmp_path, monkeypatch):
-    """The user's own configuration folder, empty."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def config():
+    """The user's own profiles: none yet."""
     folder = profiles.config_dir() / "profiles"
     folder.mkdir(parents=True)
-    assert tmp_path in folder.parents
     return folder
 
 

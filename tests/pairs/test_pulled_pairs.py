@@ -18,10 +18,9 @@ SPLIT = ("Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
+def cache(tmp_path):
+    folder = tmp_path / "hf" / "hub"
+    folder.mkdir(parents=True)
     return folder
 
 

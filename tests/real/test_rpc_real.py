@@ -13,7 +13,6 @@ from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import suites
 from specdec_cli.settings.config import Settings
 
-pytestmark = pytest.mark.real
 PROMPTS = [[{"role": "user", "content": prompt.text}] for prompt in suites.load("code")[1:3]]
 
 
