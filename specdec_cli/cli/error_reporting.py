@@ -33,6 +33,8 @@ class ErrorReporting(TyperGroup):
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
         """Parse and run a command line, and exit. Output goes through streams that neutralise control characters."""
         neutralise_streams()
+        if not os.environ.get("TERMINAL_WIDTH", "0").isdecimal():
+            del os.environ["TERMINAL_WIDTH"]  # Typer would fail to import
         with ended_by_signals(), _reporting():
             code = super().main(*args, **{**options, "standalone_mode": False})
             sys.stdout.flush()  # a full disk shows now, or never
