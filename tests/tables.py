@@ -5,7 +5,6 @@ is left to round. A row depends on the last two tokens: attention looks at the o
 hundred times what a kernel rounds. So a cache that keeps a rejected token, or loses an accepted one, shows.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,14 +24,6 @@ _FREQUENCIES = 100.0
 _QUERY = 24.0
 """The score of the token before is 137 above any other's."""
 _UNSPOKEN = -64.0
-
-
-def rows_of(tokens: Sequence[int], draft: bool = False) -> np.ndarray:
-    """(n, n_vocab): the logits after each token of a text."""
-    embedding, output = _table(draft)
-    code = embedding[list(tokens), :CODE]
-    before = np.concatenate((code[:1], code[:-1]))
-    return np.concatenate((code, before), axis=1) @ output.T
 
 
 def write(path: Path, draft: bool = False) -> Path:

@@ -10,20 +10,19 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from itertools import product
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 from driver import SPECDEC, complaint
+from hub_pairs import wait_until
 from serving import Serving
 
 from specdec_cli.llama import kernels
 from specdec_cli.llama.bindings import FOLDER
 
-FAULTS = [
-    "SIGSEGV",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGILL", "SIGBUS", "abort", "NaN", "hang")),
-]
+EVERY = ("SIGSEGV", "SIGILL", "SIGBUS", "abort", "NaN", "hang")
+FAULTS = ["SIGSEGV", *(pytest.param(name, marks=pytest.mark.slow) for name in EVERY[1:])]
 COMMANDS = {
     "run": (["run", "def f(", "-n", "8", "-k", "2"], b""),
     "chat": (["chat", "-n", "8", "-k", "2", "-m", "TARGET", "-md", "TARGET"], b"def f(\n"),
@@ -67,10 +66,7 @@ def environment(faulty):
         return {**os.environ, "LLAMA_CPP_LIB_PATH": str(faulty), "FAKE_FAULT": fault, "FAKE_WHEN": when}
 
     yield fail
-    until = monotonic() + 3
-    while running(faulty) and monotonic() < until:
-        sleep(0.02)
-    assert not running(faulty), "a process is left"
+    wait_until(lambda: not running(faulty), seconds=3)  # or a process is left
 
 
 def running(folder):
@@ -139,12 +135,14 @@ def test_a_library_that_cannot_be_loaded_is_an_error_of_two_lines(environment, f
 
 
 @pytest.mark.parametrize(
-    "when", ["import", *(pytest.param(name, marks=pytest.mark.slow) for name in ("extra", "always"))]
+    ("fault", "when"),
+    [
+        pytest.param(fault, when, marks=pytest.mark.slow if (fault, when) != ("SIGSEGV", "import") else ())
+        for fault, when in product(EVERY, ("import", "extra", "always"))
+        if (fault, when) != ("NaN", "import")
+    ],
 )
-@pytest.mark.parametrize("fault", FAULTS)
 def test_doctor_prints_its_whole_table(environment, fault, when):
-    if (fault, when) == ("NaN", "import"):
-        when = "always"
     own = environment(fault, when)
     done = specdec(["doctor"], own)
     labels = {line.split("  ")[0] for line in done.stdout.decode().splitlines()}
@@ -175,14 +173,13 @@ def test_a_verdict_is_kept_until_the_build_changes(environment, faulty):
     assert specdec(["run", "def f(", "-n", "4"], environment("", "")).returncode == 0
 
 
-def test_a_trial_that_is_interrupted_leaves_nothing(environment):
+def test_a_trial_that_is_interrupted_leaves_nothing(environment, faulty):
     own = environment("hang", "always")
     process = subprocess.Popen(
         [*SPECDEC, "run", "def f("], env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        while not any(b"trial_child.py\0kernels" in command for _, command in running(Path(own["LLAMA_CPP_LIB_PATH"]))):
-            assert process.poll() is None
+        wait_until(lambda: any(b"trial_child.py\0kernels" in command for _, command in running(faulty)), process)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130

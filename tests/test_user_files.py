@@ -1,10 +1,10 @@
 """Hints for misspelt words, YAML that is none, and files that are written whole."""
 
 import os
-from pathlib import Path
 
 import pytest
 import yaml
+from devices import device
 from full_disk import full_disk
 
 from specdec_cli import user_files, yaml_reader
@@ -79,19 +79,20 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 def test_what_is_no_file_is_written_to_as_it_is(tmp_path):
-    user_files.write_whole(Path("/dev/null"), "x")
+    null, full = (device(tmp_path, name) for name in ("null", "full"))
+    user_files.write_whole(null, "x")
     with pytest.raises(SpecdecError, match="No space left"):
-        user_files.write_whole(Path("/dev/full"), "x")
-    assert Path("/dev/null").is_char_device() and Path("/dev/full").is_char_device()
+        user_files.write_whole(full, "x")
+    assert null.is_char_device() and full.is_char_device()
 
 
 def test_a_place_is_tried_out_before_the_work(tmp_path):
     (tmp_path / "old").write_text("old")
-    for place in (tmp_path / "old", tmp_path / "new", Path("/dev/full")):
+    for place in (tmp_path / "old", tmp_path / "new", device(tmp_path, "full")):
         user_files.try_out(place)
     for place in (tmp_path, tmp_path / "nowhere" / "a", tmp_path / "old" / "a"):
         with pytest.raises(OSError, match="directory"):
             user_files.try_out(place)
     with full_disk(4095), pytest.raises(OSError, match="too large"):
         user_files.try_out(tmp_path / "old")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "old")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == [("old", "old")]

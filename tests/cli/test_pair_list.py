@@ -13,11 +13,6 @@ from terminal import Terminal
 from specdec_cli.pairs import profiles, speeds
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
-
-
 @pytest.fixture
 def hub(hub, inside):
     """The bundled pair has been pulled in this process."""
@@ -132,14 +127,6 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(own_pair):
     assert row("mine")["speed"] is None
     target.unlink()
     speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"), "")
-
-
-# --- show ---
-
-
-def test_a_name_of_no_pair():
-    assert_refused(call("show", "qwen3-8"), 2, "no profile 'qwen3-8'", "'qwen3-8b'")
-    assert_refused(call("show", "../demo", "--json"), 2, "no profile")
 
 
 # --- rm ---

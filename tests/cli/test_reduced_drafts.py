@@ -51,14 +51,6 @@ def test_the_answer_is_the_targets_own(pair, way):
     assert way == "auto" or found["stats"]["accepted"] > 5
 
 
-@pytest.mark.parametrize("rule", ["match", "coupled"])
-@pytest.mark.parametrize("tree", [1, 3])
-def test_with_a_seed_the_answer_is_the_sampled_target_alone(pair, rule, tree):
-    sampled = ("--temp", 0.8, "-s", 3, "--accept", rule)
-    own, found = (answer(pair, *sampled, *flags) for flags in (("--drafter", "none"), ("-k", 4, "--tree", tree)))
-    assert found["tokens"] == own["tokens"] and found["stats"]["accepted"] > 5
-
-
 def test_slots_draft_with_it(files):
     with open_session(target=str(files[0]), draft=str(files[1]), draft_tokens=4) as session:
         prompt = session.tokenize(TEXT, raw=True)

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from devices import device
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, configure, told
 from engines import open_session
 from full_disk import full_disk
@@ -149,12 +150,12 @@ def test_a_damaged_file_costs_no_answer_and_is_replaced(quick, timed):
         assert recording_of(TARGET, DRAFT, kind).parent == profiles.config_dir() / "tuned"
 
 
-def test_a_disk_that_is_full_by_then_costs_what_is_kept_and_not_what_was_measured(quick, monkeypatch):
+def test_a_disk_that_is_full_by_then_costs_what_is_kept_and_not_what_was_measured(quick, monkeypatch, tmp_path):
     keep()
     older = {path: path.read_bytes() for path in tuning.path_of(TARGET, DRAFT).parent.iterdir()}
     with full_disk(0):
         assert_refused(tune("--seconds", 1), 1, "cannot write to")
-    monkeypatch.setattr(recordings, "write", lambda *_: user_files.write_whole(Path("/dev/full"), "x"))
+    monkeypatch.setattr(recordings, "write", lambda *_: user_files.write_whole(device(tmp_path, "full"), "x"))
     done = tune("--seconds", 1, "--json")
     result = json.loads(done.stdout)
     assert done.exit_code == 1 and "No space left" in complaint(done.stderr)[0]
@@ -231,7 +232,8 @@ def test_the_draft_is_placed_where_it_is_faster_anew_each_time(beside_a_gpu, ope
 # --- what is refused ---
 
 
-def test_what_tune_does_not_take():
+def test_what_tune_does_not_take(monkeypatch):
+    monkeypatch.setattr(library, "supports_gpu", lambda: False)
     for flags in (["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]):
         done = tune(*flags)
         assert (done.exit_code, done.stdout) == (2, "") and "specdec: " in done.stderr

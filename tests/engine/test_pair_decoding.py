@@ -2,7 +2,6 @@
 
 import pytest
 from engines import open_session
-from exactness import compared
 from fakes import tokens_of
 from prompts import PROMPTS
 from timed import FLAT, STEEP, scaled
@@ -10,11 +9,8 @@ from timed import FLAT, STEEP, scaled
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.options import SamplingOptions
-from specdec_cli.decoding.types import Done, Draft, Step, Token
-from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
@@ -127,67 +123,6 @@ def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
         own = tokens_of(session.events(other, seed=0, settings=session.settings.alone()))
         assert tokens_of(session.events(other, seed=0)) == own
         assert tokens_of(session.events(prompt, seed=0)) == expected
-
-
-UNSURE = "raise ValueError("
-"""After it both models think of several tokens, and of the same."""
-ROUNDING = 0.01
-"""Of a probability: batches of different sizes round differently."""
-
-
-class Alone:
-    """Logits of a text, from a pass that knows of no draft."""
-
-    def __init__(self, context):
-        self._context, self._rows, self.n_vocab = context, {}, 4096
-
-    def row(self, text):
-        key = tuple(text)
-        if key not in self._rows:
-            self._context.rewind(0)
-            self._rows[key] = self._context.decode(key)[0].copy()
-        return self._rows[key]
-
-
-class Even(FixedLength):
-    """Second choices are as good as first ones, so that trees are broad."""
-
-    def rate(self, rank, confidence):
-        return 0.4
-
-
-@pytest.mark.parametrize(("width", "wrong"), [(1, False), (2, False), (4, False), (4, True)])
-def test_a_step_keeps_the_targets_distribution(opened, width, wrong):
-    """Over all outcomes, with chains and trees; and a draft model that reports another q is seen."""
-
-    class Drafter(ModelDrafter):
-        def propose(self, context, budget, policy):
-            draft = super().propose(context, budget, policy)
-            return Draft(draft.tokens, draft.q[:1] * len(draft.q), "", draft.parents) if wrong else draft
-
-    target, model = opened("target", branches=8), opened("draft", 8, 4)
-    with open_session() as session:
-        prompt = tuple(session.tokenize(UNSURE, raw=True))
-
-    def verify(context, draft):
-        target.rewind(0)
-        target.decode(context[:-1])
-        above = draft.parents or range(-1, len(draft.tokens) - 1)
-        rows = target.grow((context[-1], *draft.tokens), (-1, *(parent + 1 for parent in above))).copy()
-        target.keep(())
-        return rows
-
-    result = compared(
-        Alone(opened("target")),
-        lambda sampler, rng: Drafter(model, 4096, sampler, True, rng, width),
-        Even(3),
-        SamplingOptions(temperature=1.2, top_k=3, top_p=1.0, min_p=0.0),
-        "rejection",
-        (prompt,),
-        verify,
-    )
-    assert (result.error < ROUNDING) != wrong
-    assert (result.younger > 0.02) == (width > 1)
 
 
 def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):

@@ -1,6 +1,6 @@
 """Lists of prompts: each gets its own answer, and none is in another's way."""
 
-import _thread
+import signal
 import threading
 from time import sleep
 
@@ -8,6 +8,7 @@ import pytest
 import tiny
 
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli.engine.generation import GenerationResult
 
 PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]
 
@@ -73,8 +74,13 @@ def test_a_long_text_does_not_enlarge_the_contexts_of_more_sessions(engine):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine):
-    threading.Timer(0.3, _thread.interrupt_main).start()
-    with pytest.raises(KeyboardInterrupt):
+def test_ctrl_c_ends_a_list_and_the_engine_goes_on(engine, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+        def interrupt(*_):
+            patch.undo()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        patch.setattr(GenerationResult, "add", interrupt)
         engine.generate([[5, 6, 7]] * 4, SamplingParams(max_tokens=100_000), parallel=2)
     assert len(engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))) == 2

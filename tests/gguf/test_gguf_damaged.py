@@ -6,7 +6,7 @@ import tracemalloc
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import ggufs
 import pytest
@@ -22,11 +22,11 @@ from specdec_cli.gguf.runnable import require_runnable
 def refused(path: Path) -> SpecdecError:
     """The error that reading `path` gives: with both lines, quickly, and without much memory."""
     tracemalloc.start()
-    started = perf_counter()
+    started = process_time()
     try:
         with pytest.raises(SpecdecError) as caught:
             read_header(path)
-        assert perf_counter() - started < 1 and tracemalloc.get_traced_memory()[1] < 32 << 20
+        assert process_time() - started < 1 and tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
     error = caught.value

@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import ggufs
 import pytest
-from driver import DRAFT, PROMPT, assert_refused, run
+from driver import DRAFT, PROMPT, run
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header
@@ -172,8 +172,3 @@ def test_llama_cpp_loads_what_is_accepted(tmp_path):
     whole, split = run(PROMPT, "-m", DRAFT, *common), run(PROMPT, "-m", first, *common)
     assert (split.exit_code, split.stdout) == (0, whole.stdout), split.stderr
     assert whole.stdout
-
-
-def test_parts_that_do_not_belong_together_do_not_reach_llama_cpp(parts):
-    parts[1].replace(parts[2])
-    assert_refused(run(PROMPT, "-m", parts[0], "--drafter", "none"), 2, parts[1].name, "no file")

@@ -123,15 +123,7 @@ def test_what_is_no_json_is_refused(tmp_path, content):
         kept_comparisons.load(str(path))
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: Path(path).symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_waited_for(tmp_path, make):
-    make(tmp_path / "x.json")
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.json")
     with pytest.raises(SpecdecError, match="it is not a file"):
-        kept_comparisons.load(str(tmp_path / "x.json"))
-
-
-def test_a_file_larger_than_any_result_is_not_read_whole(tmp_path):
-    with (tmp_path / "x.json").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(SpecdecError, match="it is too large"):
         kept_comparisons.load(str(tmp_path / "x.json"))

@@ -50,14 +50,6 @@ def test_a_deadly_file_is_an_error_and_is_known_from_then_on(deadly, children):
     assert [child.returncode for child in children] == [-signal.SIGABRT]
 
 
-@pytest.mark.parametrize(("name", "value"), [("expert_count", 4), ("nextn_predict_layers", 3)])
-def test_numbers_that_contradict_each_other_end_the_trial_alone(tmp_path, name, value):
-    key = ggufs.scalar(f"llama.{name}", ggufs.U32, value)
-    path = ggufs.with_keys(tiny.write(tmp_path / "whole.gguf", "llama"), tmp_path / "m.gguf", key)
-    with pytest.raises(SpecdecError, match=r"crashes on m.gguf: GGML_ASSERT"):
-        load(path)
-
-
 def test_a_file_is_tried_once_until_it_or_llama_cpp_changes(tmp_path, children, monkeypatch):
     path = tiny.write(tmp_path / "m.gguf", "llama")
     load(path)
