@@ -4,6 +4,7 @@
 import functools
 import json
 import os
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,14 @@ PIECES = (
     *("\x1b[?1049h", "\x1b[?25l", "\x1b[35;95m", "[bold]", "[/]", "[link=x]", ":smile:", "\t", "\n"),
     *("\udcff", "\ufffe", "{x}", "%s", "\\", "|", "'", '"', "\u4e2d\u6587", "\U0001f467", "x" * 60),
 )
+
+
+def payload(chance: random.Random) -> str:
+    """A name of some of them."""
+    pieces = chance.choices((*PIECES, chr(chance.randrange(1, 0x3000)), "name"), k=chance.randint(1, 12))
+    return "n" + "".join(pieces)
+
+
 FIXED = "n" + "".join(PIECES[:-6])
 _OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\d*[ABCDG]|[012]?K|J)|\x1b\[\?2026[hl]")
 _THEIRS = ("\x1b[35;95m", "\x1b]", MARK + "\x07", "\x1b[2J", "\x1bc", "\x1bP", "\x1b[?25l", "\x1b[?1049h")

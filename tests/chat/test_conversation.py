@@ -218,7 +218,16 @@ def test_a_damaged_state_is_read_again(pair, saved, how):
             assert not path.is_file()
 
 
-@pytest.mark.parametrize(("old", "new"), [('"checksum": ', '"checksum": 1'), ('"checksum": ', '"older": ')])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"checksum": ', '"checksum": 1'),
+        ('"checksum": ', '"older": '),
+        ('"text": "', '"text": "x'),
+        ('"tokens": [', '"tokens": [1,'),
+        ('"marks": [', '"marks": [[0, 1],'),
+    ],
+)
 def test_tokens_that_are_not_those_that_were_read_are_read_again(pair, saved, old, new):
     record = CONVERSATIONS.path("mine")
     record.write_text(record.read_text().replace(old, new))

@@ -23,30 +23,32 @@ PENALISED = SamplingOptions(repeat_penalty=1.3)
 OWN = tokens_of(run(FakeTarget(TABLE), PROMPT, settings=PENALISED, max_tokens=24))
 
 
-def answer(wrong, needs_model=False, model=None):
+def answer(wrong, needs_model=False, model=None, way=NAME):
     """The events of an answer with a faulty drafter, whose context has all that the target's sampler has."""
     sampler = StandardSampler(PENALISED)
     context = DrafterContext(model, TABLE.n_vocab, sampler, False, np.random.default_rng(1))
     with installed(partial(drafter, OWN, len(PROMPT), wrong, needs_model)):
-        made = drafters.create(NAME, context)
+        names = drafters.split(way)
+        made = drafters.create_chain(names, [context] * len(names))
     return run(FakeTarget(TABLE), PROMPT, made, k=4, sampler=sampler, max_tokens=24)
 
 
-def assert_own(events, about):
+def assert_own(events, about, way=NAME):
     """Returns how many drafted tokens were accepted."""
     assert tokens_of(events) == OWN, about
     assert all(len(note) < 300 and note.isprintable() and NAME in note for note in events[-1].notes), about
-    assert len(events[-1].notes) <= 1 and {step.source for step in steps_of(events)} <= {"", NAME}, about
+    assert len(events[-1].notes) <= 1 and {step.source for step in steps_of(events)} <= {"", *way.split("+")}, about
     assert all(type(token) is int for step in steps_of(events) for token in step.drafted), about
     return Metrics.of(events).accepted
 
 
-def test_every_kind_of_fault():
+@pytest.mark.parametrize("way", [NAME, "faulty+ngram", "ngram+faulty", "faulty+model", "model+faulty", "model<faulty"])
+def test_every_kind_of_fault(way):
     accepted = []
     for seed in range(300):
         wrong = fault(random.Random(seed))
         if wrong.where != "load":
-            accepted.append(assert_own(answer(wrong), wrong))
+            accepted.append(assert_own(answer(wrong, model=FakeDraftModel(TABLE), way=way), wrong, way))
     assert sum(map(bool, accepted)) > len(accepted) / 2, "nothing shows where nothing is drafted"
 
 

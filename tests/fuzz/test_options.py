@@ -6,8 +6,7 @@ import fuzzing
 import pytest
 from driver import DRAFT, TARGET
 from fuzzing import specdec
-from hostile import assert_shown
-from test_names import payload
+from hostile import assert_shown, payload
 
 from specdec_cli.cli.app import COMMANDS, load
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import fuzzing
 import pytest
-from hostile import assert_shown, trace
+from hostile import assert_shown, payload, trace
 from terminal_child import on_terminal
-from test_names import payload
 
 pytestmark = pytest.mark.fuzz
 SHARDS = 8
