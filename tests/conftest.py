@@ -155,6 +155,16 @@ def hub():
         yield publish(hub)
 
 
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    """A tab in a browser."""
+    from devtools import Tab
+
+    tab = Tab(tmp_path_factory.mktemp("browser"))
+    yield tab
+    tab.close()
+
+
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch, hub, tmp_path: Path) -> list[float]:
     """For pulls in this process. Returns the waits that were asked for, none of which is waited."""

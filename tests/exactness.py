@@ -196,9 +196,8 @@ class Compared:
     younger: float = 0.0
 
 
-def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,), verify=None):
-    """One step after any of the prompts. make_drafter: of a sampler and a generator. verify: the rows for a context and
-    a draft, if they are not the scripted target's.
+def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,)):
+    """One step after any of the prompts. make_drafter: of a sampler and a generator.
 
     Wherever a step goes on after some tokens, the next one must be distributed as p after them. If so, a step leaves
     the distribution of any continuation as it is, and by induction all steps do.
@@ -210,7 +209,7 @@ def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,), ve
     result = Compared(0.0)
     for prompt in prompts:
         context[:] = prompt
-        for prob, draft, verdict in _step(make_drafter, policy, sampler, rule, context, verify or _scripted(target)):
+        for prob, draft, verdict in _step(make_drafter, policy, sampler, rule, context, target):
             tokens = (*prompt, *(draft.tokens[node] for node in verdict.path), verdict.token)
             ends[tokens] += prob
             for length in range(len(prompt), len(tokens) + 1):
@@ -246,7 +245,7 @@ def tree_step(width, rule, policy, sampling=PLAIN, seed=11, share=0.4, drafter_c
     return compared(target, with_a_model(draft, rule, width, drafter_class), policy, sampling, rule, prompts)
 
 
-def _step(make_drafter, policy, sampler, rule, context, verify):
+def _step(make_drafter, policy, sampler, rule, context, target):
     """(probability, draft, verdict) for each way in which a step can go."""
 
     def propose(rng):
@@ -255,18 +254,11 @@ def _step(make_drafter, policy, sampler, rule, context, verify):
         return drafter.propose(context, policy.limit(100), policy)
 
     for drafted, draft in outcomes(propose):
-        rows = verify(context, draft)
-        for judged, verdict in outcomes(lambda rng, draft=draft, rows=rows: RULES[rule](draft, rows, sampler, rng)):
-            yield drafted * judged, draft, verdict
-
-
-def _scripted(target):
-    def verify(context, draft):
         model = FakeTarget(target)
         model.prefill(context[:-1])
-        return model.verify(context[-1], draft)
-
-    return verify
+        rows = model.verify(context[-1], draft)
+        for judged, verdict in outcomes(lambda rng, draft=draft, rows=rows: RULES[rule](draft, rows, sampler, rng)):
+            yield drafted * judged, draft, verdict
 
 
 def error_of_answers(
@@ -319,9 +311,12 @@ def credulous(draft, logits, sampler, rng):
     return Verdict((), draft.tokens[0], "correction") if draft.tokens else match(draft, logits, sampler, rng)
 
 
-def second_best(draft, logits, sampler, rng):
-    """A bug as one might plant it: after a whole accepted draft the bonus token is the second best."""
-    verdict = match(draft, logits, sampler, rng)
-    if verdict.kind == "bonus":
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
-    return verdict
+def spoilt(rule):
+    """A bug as one might plant it: what follows a draft is the second best token."""
+    honest = RULES[rule]
+
+    def second_best(draft, logits, sampler, rng):
+        verdict = honest(draft, logits, sampler, rng)
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
+
+    return second_best

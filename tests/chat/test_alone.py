@@ -1,9 +1,8 @@
 """`/alone` proves why an answer differs, in any turn, as long as the cache that the answer began with is there."""
 
-from dataclasses import replace
-
 import pytest
 import tiny
+from exactness import spoilt
 from serving import TEMPLATE
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -95,14 +94,8 @@ def test_rounding_is_proved_also_where_a_cache_was_reused(conversation, rounds, 
 
 @pytest.mark.parametrize("kind", ["llama"], indirect=True)
 def test_a_bug_is_found_also_where_a_cache_was_reused(conversation, monkeypatch):
-    honest = RULES["coupled"]
-
-    def spoilt(draft, logits, sampler, rng):
-        verdict = honest(draft, logits, sampler, rng)
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
-
     ask(conversation, "One?")
-    monkeypatch.setitem(RULES, "coupled", spoilt)
+    monkeypatch.setitem(RULES, "coupled", spoilt("coupled"))
     answer = ask(conversation, "Two?")
     found, _ = alone(answer)
     assert answer.result.cached_tokens and not found.identical and found.divergence.bug

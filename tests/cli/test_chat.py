@@ -5,10 +5,10 @@ import re
 import signal
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 from driver import assert_refused, call, configure
+from exactness import spoilt
 from prompt_toolkit import PromptSession
 from terminal import Terminal
 from typer.testing import CliRunner
@@ -168,15 +168,9 @@ def test_the_rule_is_coupled_unless_another_is_chosen(models):
 
 
 def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
-    honest = RULES["coupled"]
-
-    def spoilt(draft, logits, sampler, rng):
-        verdict = honest(draft, logits, sampler, rng)
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
-
     script_of = ("one", "two", "/alone")
     assert script(models, *script_of)[0] == 0
-    monkeypatch.setitem(RULES, "coupled", spoilt)
+    monkeypatch.setitem(RULES, "coupled", spoilt("coupled"))
     code, _, err = script(models, *script_of)
     assert code == 1 and "the answer is not the target's own: computed again" in err and "please report it" in err
 

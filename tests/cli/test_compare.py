@@ -8,7 +8,7 @@ import signal
 import pytest
 from claims import ratios_in
 from driver import DRAFT, TARGET, assert_refused, call, succeeded
-from exactness import second_best
+from exactness import spoilt
 
 from specdec_cli.cli import compare as command
 from specdec_cli.decoding import rules
@@ -122,7 +122,7 @@ def test_an_interrupt_while_answers_are_compared(monkeypatch):
     def interrupted(*answers):
         raise Interrupted
 
-    monkeypatch.setitem(rules.RULES, "rejection", second_best)
+    monkeypatch.setitem(rules.RULES, "rejection", spoilt("match"))
     monkeypatch.setattr(proof, "divergence", interrupted)
     result = result_of(compare("--json", *PROMPTS).stdout)
     assert len(result.trials) == 8

@@ -12,40 +12,18 @@ from types import SimpleNamespace
 
 import pytest
 from driver import assert_refused, call, succeeded
+from recorded import events, step
 from terminal import Terminal
 
 from specdec_cli.cli import replay as replay_command
-from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.decoding.types import Done, Token
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure.traces import INCOMPLETE, TraceFile, event_json, read_trace
 
 SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temperature": 0.0}
 
 
-def step(index, at, *tokens, drafted=(), rejected=()):
-    accepted = sum(token.origin == "accepted" for token in tokens)
-    return Step(index, tokens, drafted, accepted, rejected, "model", 0.01, 0.02, 0.0, at)
-
-
-def events(scale=1.0):
-    """Five tokens in three steps: one alone, a draft accepted in part, a draft accepted whole."""
-    return [
-        Prefill("target", 4, 0.01, 0.01 * scale),
-        step(0, 0.1 * scale, Token(1, "first ", "plain", 1.0)),
-        step(
-            1,
-            0.5 * scale,
-            Token(2, "kept ", "accepted", 0.75, 0.5),
-            Token(3, "<b>mended</b>\n", "correction", 0.25),
-            drafted=(2, 8, 9),
-            rejected=("wrong ", "unseen "),
-        ),
-        step(2, 0.9 * scale, Token(4, "same ", "accepted", 1.0, 1.0), Token(5, "extra", "bonus", 0.5), drafted=(4,)),
-        Done("stop", "!", (), 1.0 * scale),
-    ]
-
-
-TEXT = "first kept <b>mended</b>\nsame extra!\n"
+TEXT = "first kept <b>mended</b>\nsame  extra!\n"
 
 
 def record(path, run=None, settings=SETTINGS):
@@ -174,7 +152,7 @@ def test_each_step_is_shown_when_its_time_has_come(monkeypatch):
     now = [7.0]
     monkeypatch.setattr(replay_command, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     interrupt = SimpleNamespace(clock=lambda: now[0], is_set=lambda: False, POLL_S=Interrupt.POLL_S)
-    for speed, times in ((0.5, [0.02, 0.2, 1.0, 1.8, 2.0]), (1.0, [0.01, 0.1, 0.5, 0.9, 1.0]), (math.inf, [0] * 5)):
+    for speed, times in ((0.5, [0.02, 0.2, 0.8, 1.6, 1.8]), (1.0, [0.01, 0.1, 0.4, 0.8, 0.9]), (math.inf, [0] * 5)):
         began, wait = now[0], replay_command._clock(interrupt, speed)
         assert [wait(event) and round(now[0] - began, 6) for event in events()] == times
 
@@ -191,7 +169,7 @@ def test_step_by_step(trace):
         table = [line.split() for line in screen if line.startswith((" ", "──"))]
         assert table[1] == ["1", "kept␣", "accepted", "p", "0.750", "███████▌", "q", "0.500", "█████"]
         assert table[3] == ["<b>mended</b>⏎", "correction", "p", "0.250", "██▌"]
-        assert [row[1:3] for row in (table[2], table[4])] == [["wrong␣", "rejected"], ["unseen␣", "dropped"]]
+        assert [row[1:3] for row in (table[2], table[4])] == [["wrong␣", "rejected"], ["unseen⏎", "dropped"]]
         terminal.press(b"\x1b[C")
         assert "1 drafted by model, 1 accepted, and a bonus token" in terminal.read(until="step 2")
         terminal.press(b"\n")

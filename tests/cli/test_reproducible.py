@@ -2,11 +2,11 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import tiny
 from driver import PROMPT, TARGET, assert_refused, run, told
+from exactness import spoilt
 
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.weights import pass_costs as costing
@@ -40,13 +40,7 @@ def test_without_a_seed_the_rule_is_that_which_accepts_most():
 
 
 def test_a_wrong_answer_ends_a_run_with_an_error(monkeypatch):
-    honest = RULES["match"]
-
-    def spoilt(draft, logits, sampler, rng):
-        verdict = honest(draft, logits, sampler, rng)
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
-
-    monkeypatch.setitem(RULES, "rejection", spoilt)
+    monkeypatch.setitem(RULES, "rejection", spoilt("match"))
     done = run(TEXT, "-n", 16, "-k", 3, "--baseline")
     assert done.exit_code == 1 and "WRONG" in done.stderr
     assert "the answer is not the target's own" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from driver import call, complaint
-from exactness import second_best
+from exactness import spoilt
 
 from specdec_cli.decoding import rules
 from specdec_cli.display import comparison_tables
@@ -53,14 +53,14 @@ def test_every_variant_that_promises_it_writes_the_targets_own_text(way, compare
 
 
 def test_wrong_answers_are_told(compared, monkeypatch):
-    monkeypatch.setitem(rules.RULES, "rejection", second_best)
+    monkeypatch.setitem(rules.RULES, "rejection", spoilt("match"))
     done = compared("-k", 3, "--repeat", 1)
     found = json.loads(done.stdout)
-    assert done.exit_code == 1 and found["exactness"]["k=3"]["wrong"] == len(found["divergences"]) == 2
+    assert done.exit_code == 1 and found["exactness"]["k=3"]["wrong"] == len(found["divergences"]) == 3
     assert found["advice"] == []
     assert all(each["kind"] == "wrong" and "computed again" in each["bug"] for each in found["divergences"])
     what, do = complaint(done.stderr)
-    assert "2 of the answers are not the target's own: k=3 differs on prompt 1" in what and "please report it" in do
+    assert "3 of the answers are not the target's own: k=3 differs on prompt 1" in what and "please report it" in do
 
 
 @pytest.mark.parametrize("form", ["screen", "markdown"])

@@ -1,9 +1,8 @@
 """A divergence is proved: kernels that round differently are told from mistakes, however small or large the margin."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from exactness import spoilt
 from fakes import FakeDraftModel, FakeTarget, Table, run
 
 from specdec_cli.decoding import rules
@@ -150,13 +149,7 @@ def test_experts_may_round_by_the_company_they_keep():
 
 @pytest.mark.parametrize(("settings", "rule"), WAYS)
 def test_a_wrong_acceptance_rule_is_a_bug(settings, rule, monkeypatch):
-    honest = rules.RULES[rule]
-
-    def second_best(draft, logits, sampler, rng):
-        verdict = honest(draft, logits, sampler, rng)
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
-
-    monkeypatch.setitem(rules.RULES, rule, second_best)
+    monkeypatch.setitem(rules.RULES, rule, spoilt(rule))
     own, mine = answers(FakeTarget, settings, rule)
     assert "computed again" in explained(own, mine, settings, rule, target_class=FakeTarget).bug
 

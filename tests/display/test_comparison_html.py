@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
-from io import StringIO
+from io import BytesIO, StringIO
 
 import pytest
-from browser import Browser
 from comparisons import SPEEDS, result_of, trial
-from PIL import ImageStat
+from PIL import Image, ImageStat
 
 from specdec_cli.display import comparison_tables
 from specdec_cli.display.comparison_html import page
@@ -133,17 +132,16 @@ def test_many_categories_and_long_texts_keep_the_page_small():
     assert "\u2026 and 300 more tokens</pre>" in long
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    return Browser(tmp_path_factory.mktemp("browser"), page(result_of(usual())))
-
-
 @pytest.mark.slow
 @pytest.mark.browser
-def test_chromium_draws_light_and_dark(browser):
-    light, dark = browser.screenshot(1150), browser.screenshot(1150, dark=True)
-    assert light.size == dark.size == (1150, 1600)
-    bright, dim = ImageStat.Stat(light), ImageStat.Stat(dark)
+def test_chromium_draws_light_and_dark(tab, html):
+    found = []
+    for dark in (False, True):
+        tab.open(html, 1150, 1600, dark)
+        image = Image.open(BytesIO(tab.screenshot()))
+        assert image.size == (1150, 1600)
+        found.append(ImageStat.Stat(image.convert("L")))
+    bright, dim = found
     assert bright.mean[0] > 200 and dim.mean[0] < 70
     assert bright.stddev[0] > 15 and dim.stddev[0] > 15  # there is something on it
 
@@ -151,23 +149,23 @@ def test_chromium_draws_light_and_dark(browser):
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1150, 400])
-def test_chromium_lays_it_out_without_scrolling_sideways(browser, width):
+def test_chromium_lays_it_out_without_scrolling_sideways(tab, html, width):
+    tab.open(html, width, 1600)
     tracks = "[...document.querySelectorAll('figure .track')]"
-    facts = browser.ask(
+    facts = tab.ask(
         "[innerWidth, document.documentElement.scrollWidth, performance.getEntriesByType('resource').length,"
-        f"{tracks}.every(e => e.offsetWidth > 100 && e.getBoundingClientRect().right <= innerWidth)].join('|')",
-        width,
+        f"{tracks}.every(e => e.offsetWidth > 100 && e.getBoundingClientRect().right <= innerWidth)]"
     )
-    assert facts == f"answer={width}|{width}|0|true"
+    assert facts == [width, width, 0, True]
 
 
 @pytest.mark.browser
-def test_chromium_shows_one_variant_at_a_time_and_scrolls_tables_alone(browser):
+def test_chromium_shows_one_variant_at_a_time_and_scrolls_tables_alone(tab, html):
+    tab.open(html, 400, 1600)
     shown = "[...document.querySelectorAll('.tabs')[0].querySelectorAll('section')].map(e => e.offsetHeight > 0)"
     table = "document.querySelector('.wide-table')"
-    facts = browser.ask(
+    facts = tab.ask(
         f"[{shown}, document.getElementById('variant-2').click() || {shown}, {table}.scrollWidth > {table}.clientWidth,"
-        "document.querySelectorAll('details .tabs').length].join('|')",
-        400,
+        "document.querySelectorAll('details .tabs').length]"
     )
-    assert facts == "answer=true,false|false,true|true|6"
+    assert facts == [[True, False], [False, True], True, 6]

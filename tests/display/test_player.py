@@ -4,42 +4,20 @@ import re
 import time
 from base64 import b64encode
 from hashlib import sha256
+from html import unescape
 
 import pytest
-from devtools import Tab
+from recorded import events, step
 
-from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.decoding.types import Done, Token
 from specdec_cli.display.player import html
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
 SETTINGS = RecordedSettings(target="big.gguf", draft="small.gguf", draft_tokens=3, temperature=0.8)
 
 
-def step(index, at, *tokens, drafted=(), rejected=(), **more):
-    accepted = sum(token.origin == "accepted" for token in tokens)
-    return Step(index, tokens, drafted, accepted, rejected, "model", 0.1, 0.1, 0.0, at, **more)
-
-
-def run(scale=1.0):
-    """Five tokens in three steps: one alone, a draft accepted in part, a draft accepted whole; and a text held back."""
-    return [
-        Prefill("target", 4, 0.01, 0.01),
-        step(0, 0.1 * scale, Token(1, "first ", "plain", 1.0)),
-        step(
-            1,
-            0.4 * scale,
-            Token(2, "kept ", "accepted", 0.75, 0.5),
-            Token(3, "right\n", "correction", 0.25),
-            drafted=(2, 8, 9),
-            rejected=("wrong ", "unseen\n"),
-        ),
-        step(2, 0.8 * scale, Token(4, "same", "accepted", 1.0, 1.0), Token(5, "  extra", "bonus", 0.5), drafted=(4,)),
-        Done("stop", "!", (), 0.9 * scale),
-    ]
-
-
-WHOLE = "first kept right\nsame  extra!"
-AFTER = ["", "first ", "first kept right\n", "first kept right\nsame  extra", WHOLE]
+WHOLE = "first kept <b>mended</b>\nsame  extra!"
+AFTER = ["", "first ", "first kept <b>mended</b>\n", WHOLE[:-1], WHOLE]
 """The answer after so many steps."""
 
 
@@ -47,35 +25,35 @@ def answer_of(page):
     """The tokens of the page in their order: tag and text."""
     inside = re.search(r'<pre id="answer">\n(.*?)</pre>', page, re.DOTALL).group(1)
     tokens = re.findall(r"<(span|i|b|u|del) title=[^>]*>(.*?)</\1>", inside, re.DOTALL)
-    return [(tag, re.sub("</?ins>", "", text)) for tag, text in tokens]
+    return [(tag, unescape(re.sub("</?ins>", "", text))) for tag, text in tokens]
 
 
 # --- the page as it is written ------------------------------------------------------------------------------------
 
 
 def test_the_tokens_stand_in_the_order_in_which_they_came():
-    page = html(SETTINGS, "Ask <me>.", run())
+    page = html(SETTINGS, "Ask <me>.", events())
     assert answer_of(page) == [
-        ("span", "first "), ("i", "kept "), ("del", "wrong "), ("del", "unseen⏎"), ("b", "right\n"),
+        ("span", "first "), ("i", "kept "), ("del", "wrong "), ("del", "unseen⏎"), ("b", "<b>mended</b>\n"),
         ("i", "same"), ("u", "  extra"), ("span", "!"),
     ]  # fmt: skip
     assert '<i title="accepted, p 0.750, q 0.500">' in page and '<b title="correction, p 0.250">' in page
     assert '<del title="rejected">' in page and '<del title="dropped with it">' in page
     assert '<u title="bonus, p 0.500">  <ins>extra</ins></u>' in page, "what is underlined are the words"
     assert "Ask &lt;me&gt;." in page and "big.gguf + small.gguf, k=3, temp=0.8" in page
-    assert "Prompt" not in html(SETTINGS, None, run())
+    assert "Prompt" not in html(SETTINGS, None, events())
 
 
 def test_forced_tokens_are_counted_wherever_they_come_and_text_that_was_held_back_is_not():
     forced = Token(6, "}", "forced")
-    events = [step(0, 0.1, Token(1, "{", "plain")), step(1, 0.2, forced, Token(2, "x", "plain"), forced), run()[-1]]
-    page = html(SETTINGS, None, events)
+    run = [step(0, 0.1, Token(1, "{", "plain")), step(1, 0.2, forced, Token(2, "x", "plain"), forced), events()[-1]]
+    page = html(SETTINGS, None, run)
     assert re.findall(r'data-written="(\d)"', page) == ["1", "3", "0"] and "<em>forced</em>: " in page
     assert "step 1: nothing drafted, then 2 forced; " in page
 
 
 def test_the_policy_names_the_one_script_and_the_one_style():
-    page = html(SETTINGS, "p", run())
+    page = html(SETTINGS, "p", events())
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page).group(1)
     for kind, tag in (("script", "script"), ("style", "style")):
         (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
@@ -88,13 +66,6 @@ def test_the_policy_names_the_one_script_and_the_one_style():
 # --- in Chromium --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    tab = Tab(tmp_path_factory.mktemp("browser"))
-    yield tab
-    tab.close()
-
-
 def written(tab, what="i, b, u, #answer > span > span"):
     """The text of the tokens that can be seen."""
     return tab.ask(
@@ -103,8 +74,8 @@ def written(tab, what="i, b, u, #answer > span > span"):
     )
 
 
-def opened(tab, events=None, prompt="Ask.", **how):
-    tab.open(html(SETTINGS, prompt, run() if events is None else events), **how)
+def opened(tab, run=None, prompt="Ask.", **how):
+    tab.open(html(SETTINGS, prompt, run or events()), **how)
 
 
 @pytest.mark.browser
@@ -117,7 +88,7 @@ def test_it_opens_whole_and_asks_nobody(tab):
 
 @pytest.mark.browser
 def test_no_other_script_and_no_other_style_would_run(tab):
-    page = html(SETTINGS, None, run())
+    page = html(SETTINGS, None, events())
     tab.open(page.replace("let shown", "let  shown").replace("tab-size: 4", "tab-size: 5"))
     assert sum("Content Security Policy" in str(each) for each in tab.complaints) == 2
     assert tab.ask("typeof byId") == "undefined" and written(tab) == WHOLE
@@ -126,7 +97,7 @@ def test_no_other_script_and_no_other_style_would_run(tab):
 @pytest.mark.slow
 @pytest.mark.browser
 def test_play_and_pause(tab):
-    opened(tab, run(scale=3))  # 2.7 seconds
+    opened(tab, events(scale=3))  # 2.7 seconds
     assert tab.ask("byId('speed').value") == "1", "at the speed of the run"
     tab.click("#play")
     assert tab.ask("play.textContent").endswith("Pause") and WHOLE not in written(tab)
@@ -160,9 +131,9 @@ def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
     assert tab.ask("status.textContent") == "step 1 of 3, token 3 of 5, 400 ms of 900 ms"
     assert tab.ask("byId('headline').textContent").startswith("step 1: 3 drafted by model, 1 accepted, then corrected;")
     rows = "[...document.querySelectorAll('#rows li')].map(e => [...e.children].map(e => e.textContent).join(' '))"
-    kept, wrong, unseen, right = tab.ask(rows)
+    kept, wrong, unseen, mended = tab.ask(rows)
     assert (kept, wrong) == ("kept␣ accepted, p 0.750, q 0.500", "wrong␣ rejected")
-    assert (unseen, right) == ("unseen⏎ dropped with it", "right⏎ correction, p 0.250")
+    assert (unseen, mended) == ("unseen⏎ dropped with it", "<b>mended</b>⏎ correction, p 0.250")
     tab.ask("seek.focus()")
     tab.press("ArrowRight")  # the slider's own use for the key, and once
     assert written(tab) == AFTER[3]
@@ -189,14 +160,14 @@ ODD = (
 def test_odd_text_is_text(tab):
     hostile = "\x1b[2J\x00\u202e\x9b\r\udcff"
     tokens = [Token(1, ODD, "accepted", 1.0, 1.0), Token(2, "", "accepted"), Token(3, hostile, "bonus")]
-    events = [
+    run = [
         step(0, 0.1, Token(1, "\n", "plain")),
         step(1, 0.2, *tokens, drafted=(1, 2), why=ODD),
         step(2, 0.3, Token(9, " \n ", "bonus"), drafted=(), rejected=()),
         step(3, 0.4, Token(9, "x", "correction"), drafted=(7, 8), rejected=(ODD, "")),
         Done("stop", ODD, (ODD,), 0.5),
     ]
-    opened(tab, events, prompt=ODD + hostile)
+    opened(tab, run, prompt=ODD + hostile)
     assert tab.ask("shown") == 5 and tab.complaints == [] and tab.ask("document.images.length") == 0
     neutral = "␛[2J␀\ufffd\ufffd␍\ufffd"
     assert written(tab) == f"\n{ODD}{neutral} \n x{ODD}"

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from exactness import spoilt
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Transcript
@@ -146,15 +147,7 @@ def keeps_for_accepted(patched):
 
 
 def second_best(patched):
-    """The rule takes the second best token after a draft."""
-
-    def rule(draft, logits, sampler, rng):
-        verdict = rules.RULES["match"](draft, logits, sampler, rng)
-        if not draft.tokens:
-            return verdict
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
-
-    patched.setitem(rules.RULES, "rejection", rule)
+    patched.setitem(rules.RULES, "rejection", spoilt("match"))
 
 
 @pytest.mark.parametrize("name", ["smol", "qwen_small"])

@@ -6,10 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
-from devtools import Tab
+from recorded import step
 from serving import Serving
 
-from specdec_cli.decoding.types import Step, Token
+from specdec_cli.decoding.types import Token
 from specdec_cli.display.terminal import safe
 from specdec_cli.measure.traces import event_json
 from specdec_cli.server.chat_page import chat_page
@@ -100,25 +100,13 @@ def ended():
     return [chunk(reason="stop"), {"choices": [], "usage": {"total_tokens": 9}, "timings": timings}, "[DONE]"]
 
 
-def step(index, *tokens, drafted=(), rejected=()):
-    accepted = sum(token.origin == "accepted" for token in tokens)
-    return Step(index, tokens, drafted, accepted, rejected, "model", 0.001, 0.02, 0.0, 0.1 * (index + 1))
-
-
 STEPS = [
-    step(0, Token(1, "First", "plain", 1.0)),
-    step(1, Token(2, " kept", "accepted", 0.75, 0.5), Token(3, " right\n", "correction", 0.25),
+    step(0, 0.1, Token(1, "First", "plain", 1.0)),
+    step(1, 0.2, Token(2, " kept", "accepted", 0.75, 0.5), Token(3, " right\n", "correction", 0.25),
          drafted=(2, 8, 9), rejected=(" wrong", " unseen\n")),
-    step(2, Token(4, "same", "accepted", 1.0, 1.0), Token(5, " extra", "bonus", 0.5), drafted=(4,)),
+    step(2, 0.3, Token(4, "same", "accepted", 1.0, 1.0), Token(5, " extra", "bonus", 0.5), drafted=(4,)),
 ]  # fmt: skip
 ANSWER = [*map(chunk, STEPS), *ended()]
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    tab = Tab(tmp_path_factory.mktemp("browser"))
-    yield tab
-    tab.close()
 
 
 @pytest.fixture
@@ -249,7 +237,7 @@ def test_hostile_text_stays_text(tab, server):
         " [a](javascript:alert(1)) [b](data:text/html,x) ![c](//other.example/c.png)",
     ]  # fmt: skip
     server.model = {"id": "<i>", "target": "<b>\u202e", "draft": "<u>"}
-    server.parts = [*(chunk(step(i, Token(i, text, "plain", 1.0))) for i, text in enumerate(hostile)), *ended()]
+    server.parts = [*(chunk(step(i, 0.1, Token(i, text, "plain", 1.0))) for i, text in enumerate(hostile)), *ended()]
     opened(tab, server)
     ask(tab, "<b>bold</b>")
     finish(tab)
@@ -342,7 +330,7 @@ def test_the_colours_of_tokens_follow_the_markdown(tab, server):
     """Whatever of a token is shown at all is shown as that token, in order and once."""
     pieces = re.findall(r"\s*\S{1,4}|\s+$", MARKDOWN)
     origins = ["accepted", "correction", "accepted", "bonus", "plain"]
-    steps = [step(i, Token(1, text, origins[i % 5], 0.5), drafted=(1, 2)) for i, text in enumerate(pieces)]
+    steps = [step(i, 0.1, Token(1, text, origins[i % 5], 0.5), drafted=(1, 2)) for i, text in enumerate(pieces)]
     server.parts = [*map(chunk, steps), *ended()]
     opened(tab, server)
     ask(tab)
@@ -537,7 +525,7 @@ def test_the_oldest_conversations_make_room(tab, server):
 
 def test_a_long_answer_stays_quick(tab, server):
     steps = [
-        step(i, Token(1, f" token{i}" + "\n\n" * (i % 30 == 0), "accepted", 0.5, 0.5), drafted=(1,))
+        step(i, 0.1, Token(1, f" token{i}" + "\n\n" * (i % 30 == 0), "accepted", 0.5, 0.5), drafted=(1,))
         for i in range(5000)
     ]
     server.parts = [b"".join(sent(chunk(each)) for each in steps), *ended()]

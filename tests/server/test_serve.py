@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 from driver import assert_refused, call
+from hub_pairs import wait_until
 from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
 from starlette.requests import Request
@@ -215,21 +216,14 @@ def test_other_paths_methods_and_sizes(server):
     assert server.request("GET", "/health", **own)[0] == 200
 
 
-def until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_who_goes_away_frees_the_slot(server):
     for stream in (True, False):
         leavers = [server.opened({"prompt": "x", "max_tokens": 480, "stream": stream}) for _ in range(6)]
-        until(lambda: server.metric("requests_running") == 2)
+        wait_until(lambda: server.metric("requests_running") == 2)
         for leaver in leavers:
             leaver.close()
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
-        until(lambda: server.metric("requests_running") == 0)
+        wait_until(lambda: server.metric("requests_running") == 0)
 
 
 def test_a_stream_that_fails_is_logged(caplog):
@@ -256,9 +250,9 @@ def test_who_leaves_before_the_first_token_frees_the_slot(models):
     """The prompt takes seconds to read."""
     with Serving(*models, "-c", 65536, "-np", 1) as server:
         leaver = server.opened({"prompt": "x y z " * 8000, "max_tokens": 3, "stream": True})
-        until(lambda: server.metric("requests_running") == 1)
+        wait_until(lambda: server.metric("requests_running") == 1)
         leaver.close()
-        until(lambda: server.metric("requests_running") == 0, seconds=3)
+        wait_until(lambda: server.metric("requests_running") == 0, seconds=3)
 
 
 def test_a_key_and_origins(models):
@@ -277,32 +271,32 @@ def test_a_key_and_origins(models):
 def test_a_full_queue(models):
     with Serving(*models, "-c", 16384, "-np", 1, "--queue", 1) as server:
         busy = [server.opened({"prompt": "x", "max_tokens": 16000, "stream": True})]
-        until(lambda: server.metric("requests_running") == 1)
+        wait_until(lambda: server.metric("requests_running") == 1)
         for two in ({"prompt": ["y", "z"]}, {"prompt": "y", "n": 2, "stream": True}):
             assert server.post(TEXT, two)[0] == 429 and server.metric("requests_waiting") == 0
         busy.append(server.opened({"prompt": "x", "max_tokens": 16000, "stream": True}))
-        until(lambda: server.metric("requests_waiting") == 1)
+        wait_until(lambda: server.metric("requests_waiting") == 1)
         status, headers, content = server.request("POST", TEXT, {"prompt": "y", "stream": True})
         assert status == 429 and int(headers["retry-after"]) > 0 and b"waiting" in content
         for connection in busy:
             connection.close()
-        until(lambda: server.metric("requests_running") == 0)
+        wait_until(lambda: server.metric("requests_running") == 0)
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 2})[0] == 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_answers_end(models, send):
-    with Serving(*models, "-c", 1024, "-np", 2) as server:
+    with Serving(*models, "-c", 4096, "-np", 2) as server:
         answers = []
-        asked = {"prompt": "x", "max_tokens": 300}
+        asked = {"prompt": "x", "max_tokens": 3000}
         asking = threading.Thread(target=lambda: answers.append(server.post(TEXT, asked)))
         asking.start()
-        until(lambda: server.metric("requests_running") == 1)
+        wait_until(lambda: server.metric("requests_running") == 1)
         server.process.send_signal(send)
         asking.join(30)
         assert server.process.wait(20) == 128 + send
-        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 300
+        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 3000
         with pytest.raises(OSError, match="refused"):
             server.request("GET", "/health")
         assert "Traceback" not in server.said
@@ -312,7 +306,7 @@ def test_a_signal_lets_answers_end(models, send):
 def test_the_grace_ends(models):
     with Serving(*models, "-c", 16384, "-np", 1, "--grace", 1) as server:
         connection = server.opened({"prompt": "x", "max_tokens": 16000, "stream": True})
-        until(lambda: server.metric("requests_running") == 1)
+        wait_until(lambda: server.metric("requests_running") == 1)
         started = time.monotonic()
         assert server.ended() == 143 and time.monotonic() - started < 8
         connection.close()
@@ -367,7 +361,7 @@ def test_two_thousand_requests_leave_nothing_behind(models):
     def round_of(first, last):
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(ask, range(first, last)))
-        until(lambda: server.metric("requests_running") == server.metric("requests_waiting") == 0)
+        wait_until(lambda: server.metric("requests_running") == server.metric("requests_waiting") == 0)
         return memory()
 
     with Serving(*models, "-c", 256, "-np", 4) as server:
