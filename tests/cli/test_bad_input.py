@@ -105,13 +105,13 @@ def test_an_unknown_profile():
 
 
 def test_memory_that_is_not_there(monkeypatch):
-    """Main memory counts where no layer is on the GPU."""
+    """Main memory counts for layers that are not on the GPU."""
     monkeypatch.setattr(library, "supports_gpu", lambda: False)
     assert_refused(run(PROMPT, "-c", 10**9), 1, "1,000,000,000 tokens", "GB", "-c")
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     monkeypatch.setattr(host, "available_memory", lambda: 10**6)
     assert_refused(run(PROMPT, "-n", 2, "-ngl", 0), 1, "256 tokens", "0.0 GB", "-c")
-    assert run(PROMPT, "-n", 2, "-ngl", 1, "-ngld", 0).exit_code == 0
+    assert run(PROMPT, "-n", 2, "-ngl", 99, "-ngld", 0).exit_code == 0
 
 
 def test_out_of_memory():
