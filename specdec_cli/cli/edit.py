@@ -86,6 +86,9 @@ class Passage:
         no code block and resembles the text. Raises SpecdecError if the answer is anything else, or where the block
         ends is unclear.
         """
+        from specdec_cli.gguf.chat_template import final_answer
+
+        answer = final_answer(answer)
         answer = answer if "\r" in self.text else answer.replace("\r\n", "\n")
         if "</think>" not in self.text or answer.lstrip().startswith("<think>"):  # some templates write <think>
             answer = answer.split("</think>", 1)[-1]

@@ -27,6 +27,16 @@ def special_token(header: Header, name: str) -> str:
     return ""
 
 
+def final_answer(text: str) -> str:
+    """An answer without gpt-oss's analysis. llama.cpp makes the marks of its channels text, which its template refuses
+    in later turns.
+    """
+    if not text.startswith("<|channel|>"):
+        return text
+    _, final, rest = text.rpartition("<|channel|>final")
+    return rest.partition("<|message|>")[2] if final else ""
+
+
 def warm_up(header: Header) -> None:
     """Start compiling a model's template, if it has one, while the model loads."""
     if source := template_of(header):

@@ -70,7 +70,11 @@ def tokenize(
 
 def render(messages: Sequence[Message], header: Header, stopped: Callable[[], bool]) -> tuple[str, bool]:
     """A conversation as the template renders it, and whether the BOS token must be added."""
-    text = chat_template.render(header, [dict(message) for message in messages], stopped)
+    shown = [dict(message) for message in messages]
+    for message in shown:
+        if message["role"] == "assistant":
+            message["content"] = chat_template.final_answer(message["content"])
+    text = chat_template.render(header, shown, stopped)
     bos = chat_template.special_token(header, "bos")
     return text, not (bos and text.startswith(bos))
 

@@ -68,6 +68,7 @@ def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
         " Here it is:\n\n ```python\nnew\n ```",
         " ```python\nnew\n```",
         "~~~python\nnew\n~~~",
+        "<|channel|>analysis<|message|>```\nold\n```<|end|><|start|>assistant<|channel|>final<|message|>```\nnew\n```",
     ],
 )
 def test_the_first_code_block_is_taken(file, answer):

@@ -182,6 +182,21 @@ def test_tokens_of_a_conversation_have_one_bos():
 
 
 @pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!", "Hi!"),
+        ("<|channel|>final <|constrain|>json<|message|>{}", "{}"),
+        ("<|channel|>analysis<|message|>Hm", ""),
+        ("Write <|channel|>.", "Write <|channel|>."),
+    ],
+)
+def test_earlier_answers_are_read_without_their_analysis(answer, shown):
+    letters = Letters()
+    tokenize([*user(), {"role": "assistant", "content": answer}], letters, model("{{ messages[1].content }}"))
+    assert letters.texts == [shown]
+
+
+@pytest.mark.parametrize(
     "header", [model("{{ messages[0].content }}"), model("x{{ bos_token }}"), model(bos_token_id=None)]
 )
 def test_bos_is_added_where_the_template_does_not_begin_with_it(header):
