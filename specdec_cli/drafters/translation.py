@@ -30,6 +30,13 @@ class Tokenizer(Protocol):
     def tokenize(self, text: str, add_bos: bool = True) -> list[int]: ...
 
 
+def tokenize_after(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a text that follows another: without the space that some tokenizers put before a text."""
+    newline, tokens = (tokenizer.tokenize(each, add_bos=False) for each in ("\n", "\n" + text))
+    end = len(newline)
+    return tokens[end:] if tokens[:end] == newline else tokenizer.tokenize(text, add_bos=False)
+
+
 class Writer:
     """Encodes bytes as tokens of one vocabulary. meanings: the bytes of each token."""
 
@@ -57,13 +64,9 @@ class Writer:
     def _write_text(self, text: str) -> list[int]:
         data = text.encode()
         tokens = self._tokenizer.tokenize(text, add_bos=False)
-        if self.read(tokens) == data:
-            return tokens
-        after = self._tokenizer.tokenize("\n" + text, add_bos=False)  # some add a space at the start of a text
-        for count in range(1, 4):
-            if self.read(after[:count]).lstrip(b" ") == b"\n" and self.read(after[count:]) == data:
-                return after[count:]
-        raise ValueError(f"its tokenizer cannot encode {text[:20]!r}")
+        if self.read(tokens) != data and self.read(tokens := tokenize_after(self._tokenizer, text)) != data:
+            raise ValueError(f"its tokenizer cannot encode {text[:20]!r}")
+        return tokens
 
     def read(self, tokens: Sequence[int]) -> bytes:
         """The bytes of tokens."""

@@ -1,4 +1,4 @@
-"""A conversation with a pair. The models read no token twice, whatever the chat template does."""
+"""A conversation with a pair, which doesn't read again what is in its KV caches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.drafters.translation import tokenize_after
 from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.settings.config import Settings
@@ -140,13 +141,13 @@ class Conversation:
 
     def keep(self, answer: Generation) -> None:
         """Make an answer the last message; it may be incomplete."""
-        result, tokens = answer.result, answer.result.tokens
+        result, tokens, piece = answer.result, answer.result.tokens, self.session.models.target.model.piece
         if self.answered:
             self.messages.pop()
         self.messages.append({"role": "assistant", "content": result.text})
-        if result.finish_reason == "stop" and not self.session.models.target.model.piece(tokens[-1]):
+        if result.finish_reason == "stop" and not piece(tokens[-1]):
             tokens = tokens[:-1]  # the template writes the end of a turn
-        if result.finish_reason != "stop_string":  # its tokens hold more than its text
+        if b"".join(map(piece, tokens)).decode("utf-8", "replace") == result.text:  # a cut answer may have less text
             self.read = self.read.followed_by(result.text, tokens)
 
     def undo(self) -> str | None:
@@ -200,8 +201,7 @@ class Conversation:
         if not marks:
             return ReadText(text, tuple(model.tokenize(text, add_bos=add_bos)))
         end, count = marks[-1]
-        rest = model.tokenize(text[end:], add_bos=False)
-        return ReadText(text, (*before.tokens[:count], *rest), tuple(marks))
+        return ReadText(text, (*before.tokens[:count], *tokenize_after(model, text[end:])), tuple(marks))
 
 
 def _without_a_turn(messages: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -204,8 +204,8 @@ class Engine(AbstractContextManager["Engine"]):
         sampling: SamplingParams | None = None,
         speculative: SpeculativeConfig | None = None,
     ) -> Conversation:
-        """A conversation in a session of its own, which keeps its messages and reads no token twice. system: the system
-        message. Raises UsageError if the target has no chat template.
+        """A conversation in a session of its own, which keeps its messages, and doesn't read again what is in its
+        KV caches. system: the system message. Raises UsageError if the target has no chat template.
         """
         if template_of(self.pair.target) is None:
             raise UsageError("a conversation needs a chat template", "Use generate or stream with a text.")
