@@ -6,6 +6,7 @@ most of them. This module finds what a trial can't, or gives a better reason.
 
 from __future__ import annotations
 
+import re
 import sys
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -13,7 +14,7 @@ from specdec_cli.gguf.header import NOT_COMPUTED_WITH, Header, damaged, shown
 from specdec_cli.gguf.vocabulary import NO_TOKENIZER, Vocabulary, is_reduced
 
 _MAX_LAYERS = 512
-_ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "eurobert", "t5", "clip", "wavtokenizer")
+_ENCODERS = re.compile(".*bert|t5|gemma-embedding|clip|wavtokenizer")
 
 
 def require_runnable(header: Header) -> None:
@@ -23,7 +24,7 @@ def require_runnable(header: Header) -> None:
             f"{header.name} was made for {header.order}-endian machines; this one is {sys.byteorder}-endian",
             "Download a file for this machine, or convert it with gguf-convert-endian of the gguf package.",
         )
-    if header.setting("attention.causal") is False or header.architecture.startswith(_ENCODERS):
+    if header.setting("attention.causal") is False or _ENCODERS.match(header.architecture):
         what = f"{header.name} is not a causal language model and does not generate text ({shown(header.architecture)})"
         raise SpecdecError(what, "Choose an instruct or a base model.")
     if header.architecture == "dflash":

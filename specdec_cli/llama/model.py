@@ -78,6 +78,8 @@ class Model:
         """Whether passes run wholly on GPUs, or partly on other machines."""
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self.n_vocab: int = self._with_vocab(lib.llama_vocab_n_tokens)
+        self._bos = [self._with_vocab(lib.llama_vocab_bos)] if self._with_vocab(lib.llama_vocab_get_add_bos) else []
+        """What texts begin with; llama.cpp's own `add_special` may add EOS, too."""
         self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
@@ -155,9 +157,9 @@ class Model:
         room = len(data) + 16
         while True:
             tokens = (lib.llama_token * room)()
-            count = self._with_vocab(lib.llama_tokenize, data, len(data), tokens, room, add_bos, special)
+            count = self._with_vocab(lib.llama_tokenize, data, len(data), tokens, room, False, special)
             if count >= 0:
-                return list(tokens[:count])
+                return [*(self._bos if add_bos else ()), *tokens[:count]]
             room = -count
 
     def _piece(self, token: int, room: int = 256) -> bytes:

@@ -96,9 +96,9 @@ def test_an_output_that_is_not_utf8_costs_no_answer():
     assert done.returncode == 0 and b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("role", ["-m", "-md"])
-def test_a_model_that_does_not_generate_is_refused(tmp_path, role):
-    path, name = tmp_path / "encoder.gguf", ggufs.text(b"nomic-bert-moe")
+@pytest.mark.parametrize(("role", "kind"), [("-m", b"nomic-bert-moe"), ("-md", b"gemma-embedding")])
+def test_a_model_that_does_not_generate_is_refused(tmp_path, role, kind):
+    path, name = tmp_path / "encoder.gguf", ggufs.text(kind)
     path.write_bytes(ggufs.padded(ggufs.header([ggufs.key("general.architecture", ggufs.STRING, name)])))
     assert_refused(specdec("-m", TARGET, "-md", DRAFT, role, path), 1, "does not generate text")
 

@@ -3,8 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
+import gguf_models
+import ggufs
 import numpy as np
 import pytest
+import tiny
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.bindings import lib
@@ -75,6 +78,13 @@ def test_tokenize_and_pieces_are_inverse(target):
     assert b"".join(target.piece(token) for token in tokens).decode() == text
     assert target.tokenize(text, add_bos=False) == tokens[1:]
     assert target.is_end(0) and not target.is_end(5)
+
+
+def test_a_text_does_not_end_with_eos(load, tmp_path):
+    model = gguf_models.Model(tiny.write(tmp_path / "tiny.gguf", "llama").read_bytes())
+    model.set("tokenizer.ggml.add_eos_token", ggufs.BOOL, True)
+    (tmp_path / "eos.gguf").write_bytes(model.raw())
+    assert load(tmp_path / "eos.gguf").tokenize("x") == load("llama").tokenize("x")
 
 
 def test_threads_that_ask_for_pieces_at_once_get_their_own(target, monkeypatch):
