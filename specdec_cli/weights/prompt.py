@@ -50,8 +50,8 @@ def tokenize(
     notes: tuple[str, ...] = ()
     template = not raw and chat_template.template_of(header) is not None
     if not isinstance(prompt, str):
-        if all(isinstance(entry, Integral) for entry in prompt):
-            return _checked([int(entry) for entry in prompt if isinstance(entry, Integral)], model)
+        if all(issubclass(kind, Integral) for kind in set(map(type, prompt))):
+            return _checked([int(entry) for entry in prompt], model)  # type: ignore[arg-type]
         messages = [_message(entry) for entry in prompt]
         if not template:
             raise UsageError("a conversation needs a chat template", "Pass the prompt as text instead.")
