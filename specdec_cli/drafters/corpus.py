@@ -25,7 +25,7 @@ from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.vocabulary import tokenizer_digest
 from specdec_cli.json_store import FORMAT, digest
-from specdec_cli.user_files import expanded, write_whole
+from specdec_cli.user_files import expanded, format_bytes, write_whole
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
@@ -133,8 +133,8 @@ def find(names: Sequence[str]) -> list[Source]:
     sources = list(chosen.values())
     size = sum(source.size for source in sources)
     if size > _MOST_IN_ALL:
-        what = f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files"
-        raise UsageError(f"{what}; the limit is {_MOST_IN_ALL / 1e6:,.0f} MB", "Name only the folders that matter.")
+        what = f"the corpus has {format_bytes(size)} in {len(sources):,} files"
+        raise UsageError(f"{what}; the limit is {format_bytes(_MOST_IN_ALL)}", "Name only the folders that matter.")
     if not size:
         raise UsageError(f"the corpus {', '.join(names)} is empty", "Name files or folders of text.")
     return sources

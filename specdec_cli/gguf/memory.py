@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, StringArray, Tensor
+from specdec_cli.user_files import format_bytes
 
 _F16_BYTES, _F32_BYTES = 2, 4
 _PASS = 512
@@ -107,8 +108,8 @@ def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 
     here = max(layers - offloaded, 0) if offloaded >= 0 else 0
     needed = cache_bytes(header, n_ctx) * here // layers
     if available is not None and needed > available:
-        what = f"a context of {n_ctx:,} tokens for {header.name} needs {needed / 1e9:,.1f} GB"
-        raise SpecdecError(f"{what}, but {available / 1e9:,.1f} GB are free", "Set a smaller context (-c).")
+        what = f"a context of {n_ctx:,} tokens for {header.name} needs {format_bytes(needed)}"
+        raise SpecdecError(f"{what}, but {format_bytes(available)} are free", "Set a smaller context (-c).")
     return needed
 
 

@@ -110,7 +110,7 @@ def test_memory_that_is_not_there(monkeypatch):
     assert_refused(run(PROMPT, "-c", 10**9), 1, "1,000,000,000 tokens", "GB", "-c")
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     monkeypatch.setattr(host, "available_memory", lambda: 10**6)
-    assert_refused(run(PROMPT, "-n", 2, "-ngl", 0), 1, "256 tokens", "0.0 GB", "-c")
+    assert_refused(run(PROMPT, "-n", 2, "-ngl", 0), 1, "256 tokens", "1.0 MB are free", "-c")
     assert run(PROMPT, "-n", 2, "-ngl", 99, "-ngld", 0).exit_code == 0
 
 
