@@ -213,5 +213,6 @@ def wait_until(
 ) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline and (process is None or process.poll() is None)
+        assert time.monotonic() < deadline, f"waited {seconds} s"
+        assert process is None or process.poll() is None, "the process has ended"
         time.sleep(0.01)

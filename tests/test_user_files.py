@@ -78,6 +78,13 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert path.read_text() == "newer still" and list(path.parent.iterdir()) == [path]
 
 
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
+    with (tmp_path / "endless").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="too large"):
+        user_files.read_bytes(tmp_path / "endless", 1000)
+
+
 def test_what_is_no_file_is_written_to_as_it_is(tmp_path):
     null, full = (device(tmp_path, name) for name in ("null", "full"))
     user_files.write_whole(null, "x")

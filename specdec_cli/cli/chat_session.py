@@ -21,7 +21,7 @@ from specdec_cli.decoding.options import options_of
 from specdec_cli.decoding.rules import label
 from specdec_cli.display.run_report import alone_line, turn_line
 from specdec_cli.display.tables import lines_table
-from specdec_cli.display.terminal import raw, status_line
+from specdec_cli.display.terminal import raw, safe, status_line
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
@@ -94,7 +94,7 @@ class ChatSession:
 
     def _run(self, answer: Generation) -> None:
         """Show an answer, keep it as far as it came, and report it. A message without an answer becomes the draft."""
-        conversation, result, self.answer = self.conversation, answer.result, None
+        conversation, result = self.conversation, answer.result
         if conversation.n_dropped:
             self.say(f"the context is full: the model no longer sees the first {conversation.n_dropped} messages")
         try:
@@ -102,6 +102,7 @@ class ChatSession:
         finally:
             if result.text or result.complete:
                 conversation.keep(answer)
+                self.answer = None
             elif not conversation.answered:
                 self.draft = conversation.undo() or ""
         self.answer = answer
@@ -354,7 +355,8 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
     while True:
         text = draft()
         try:
-            text = session.prompt(f"> {text}" if dumb else "> ", default=text)  # the plain prompt doesn't show it
+            # The plain prompt neither shows the default nor escapes it.
+            text = session.prompt(f"> {safe(text)}" if dumb else "> ", default=text)
         except KeyboardInterrupt as error:
             if type(error) is not KeyboardInterrupt:  # raised by a signal, not by the key
                 raise

@@ -93,7 +93,8 @@ class Passage:
         if "</think>" not in self.text or answer.lstrip().startswith("<think>"):  # some templates write <think>
             answer = answer.split("</think>", 1)[-1]
         answer = answer.strip("\n")
-        opening = _FENCE.search(answer)
+        # Tildes alone may underline a heading.
+        opening = next((fence for fence in _FENCE.finditer(answer) if fence[1][0] == "`" or fence[2]), None)
         if opening and len(opening[1]) >= len(fence_around(self.text, opening[1][0])):
             fences = [fence for fence in _FENCE.finditer(answer, opening.end()) if fence[1].startswith(opening[1])]
             # A fence with the name of a language opens a block, perhaps a nested one; others close what is open.

@@ -91,7 +91,8 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answ
     settings = given.settings()
     pair = check_pair(settings)
     n_ctx, interrupt = context_of(settings, pair, _CONTEXT), Interrupt()
-    named = merged(given.profile, given.flags)[2]
+    _, (*stronger, _), named = merged(given.profile, given.flags)
+    named = None if any(layer.get("target") for layer in stronger) else named
     names = dict.fromkeys(map(str, filter(None, (named, pair.target_path.stem, pair.target_path.name))))
     with ExitStack() as stack:
         with interrupt:

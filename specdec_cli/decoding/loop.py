@@ -138,8 +138,8 @@ class _Answer:
         self._text, self._ending, self._constraint, self._rng = text, ending, constraint, rng
 
     def commit(self, draft: Draft, verdict: Verdict) -> tuple[tuple[Token, ...], int, FinishReason | None]:
-        """Append the accepted tokens, the one after them, and forced tokens, up to the end of the answer. Returns them,
-        how many before the forced ones were as certain, and why the answer ends, if it does.
+        """Append the accepted tokens, the one after them, and forced tokens, up to the end of the answer. Returns them;
+        how many before the forced ones were the only ones that the grammar allowed; and why the answer ends, if so.
         """
         tokens, free, constraint = list[Token](), 0, self._constraint
         ids = [*(draft.tokens[node] for node in verdict.path), int(verdict.token)]  # a rule may give numpy's integers

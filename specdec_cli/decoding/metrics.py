@@ -32,7 +32,8 @@ class Metrics:
     forced: int = 0
     """Tokens that needed no pass, because a grammar allowed no other."""
     free: int = 0
-    """Tokens that would need no pass without drafts: these, and those inside drafts for which there was no other."""
+    """Tokens that would need no pass without drafts: these, and those inside drafts where the grammar allowed no other.
+    """
     reached: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     """How often position i of a draft was drafted (in a tree, by at least one token), and how often it was accepted."""

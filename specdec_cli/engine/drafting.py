@@ -55,8 +55,8 @@ class Drafting:
         all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
         return chain_length(policies) if all_adapt else self._fixed(settings)
 
-    def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
-        """What drafts, made anew for each answer."""
+    def drafter(self, settings: Settings, sampler: StandardSampler, seed: int, written: int = 0) -> Drafter:
+        """What drafts, made anew for each answer. written: how many tokens of the answer the prompt has already."""
         models = self._models
         context = DrafterContext(
             model=models.draft.drafting if models.draft else None,
@@ -67,16 +67,16 @@ class Drafting:
             small=models.small.drafting if models.small else None,
             lookahead=astuple(settings.lookahead_shape),
             corpus=self._weights.corpus,
-            prediction=self._predicted(settings),
+            prediction=self._predicted(settings, written),
             translation=self._weights.translation,
         )
         return drafters.create_all(self._usable(settings), context, seed)
 
-    def _predicted(self, settings: Settings) -> Sequence[int]:
+    def _predicted(self, settings: Settings, written: int) -> Sequence[int]:
         """The tokens of a prediction, as far as an answer can follow it."""
         if not settings.prediction or not settings.chain.reads_texts:
             return ()
-        most = 2 * self._models.target.opened.n_ctx + _SPARE
+        most = 2 * min(settings.max_tokens + written, self._models.target.opened.n_ctx) + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
         if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
             self._prediction = text, self._weights.target.model.tokenize(text, add_bos=False, special=False)

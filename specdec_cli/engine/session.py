@@ -206,7 +206,7 @@ class Session(AbstractContextManager["Session"]):
             answer = generate(
                 prompt,
                 LlamaTarget(context, agreement),
-                self.drafting.drafter(settings, sampler, seed),
+                self.drafting.drafter(settings, sampler, seed, written),
                 policy,
                 wrap_rule(rule) if wrap_rule else rule,
                 sampler,

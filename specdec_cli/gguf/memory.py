@@ -101,11 +101,11 @@ def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 
     """The main memory that a model's KV cache takes, in bytes. Raises SpecdecError if it doesn't fit, before the system
     kills the process.
 
-    available: bytes free; None if unknown. offloaded: layers on a GPU, where llama.cpp reports failed allocations; -1:
-    all.
+    available: bytes free; None if unknown. offloaded: layers on a GPU, where llama.cpp reports failed allocations; the
+    first is the output layer, which has no cache; -1: all.
     """
     layers = _number(_any(header, "block_count"), 1) or 1
-    here = max(layers - offloaded, 0) if offloaded >= 0 else 0
+    here = layers - min(max(offloaded - 1, 0), layers) if offloaded >= 0 else 0
     needed = cache_bytes(header, n_ctx) * here // layers
     if available is not None and needed > available:
         what = f"a context of {n_ctx:,} tokens for {header.name} needs {format_bytes(needed)}"

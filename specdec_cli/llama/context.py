@@ -88,8 +88,8 @@ class LlamaContext:
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything or, if `reuses` is set, everything after the longest common prefix with `text`, of which at
-        least the last token is left to read; a recurrent state that can't go back there is forgotten, too. Returns how
-        many tokens are kept.
+        least the last token is left to read. A recurrent state that can't go back there goes back to its checkpoint, or
+        is forgotten. Returns how many tokens are kept.
         """
         kept = 0
         self.settle()

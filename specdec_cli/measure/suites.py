@@ -120,7 +120,7 @@ def choose_prompts(
     """The prompts to compare on: texts or a suite; by default `code`, or `python` for the bundled pair."""
     if texts and suite:
         raise UsageError("there are prompts and a suite", "Give prompts or --prompts, not both.")
-    fix = 'Give texts in UTF-8: specdec compare "def median(values):"'
+    fix = 'Give texts: specdec compare "def median(values):"'
     records = [user_files.to_record({"prompt": text}, _Entry, f"prompt {n}", fix) for n, text in enumerate(texts, 1)]
     prompts = [Prompt(str(number), "given", each.prompt) for number, each in enumerate(records, 1)]
     prompts = prompts or load(suite or ("python" if _is_bundled(target) else "code"))

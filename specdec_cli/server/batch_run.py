@@ -80,6 +80,7 @@ class BatchRun:
     async def run(self, answering: Answering, at_once: int, report: Callable[[], None]) -> None:
         """report: called at the beginning and after each answer."""
         report()
+        answering.most_choices //= at_once  # those of requests at the same time must fit into the queue
         try:
             with self._files, self._output.open("ab") as out:
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
 from specdec_cli.constraints.grammar_state import matcher_of
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, reason_of
 from specdec_cli.decoding.types import Event, Prefill
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
@@ -61,6 +61,8 @@ class Answering:
 
     def __init__(self, scheduler: Scheduler, names: Sequence[str], max_tokens: int | None = None) -> None:
         self.scheduler, self.names, self._n_ctx = scheduler, [*map(_as_text, names)], scheduler.n_ctx
+        self.most_choices = scheduler.most_jobs
+        """The most answers to a request."""
         self._any = scheduler.slots.sessions[0]
         """Any slot's session: settings and tokenizer are the same in all."""
         self.piece = self._any.models.target.model.piece
@@ -90,9 +92,9 @@ class Answering:
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """Tokenize a request's prompts and set its sampling. Raises InvalidRequest if it can't be answered."""
         choices: list[RequestChoice] = []
-        prompts, most_jobs = body.prompts, self.scheduler.most_jobs
-        if not 0 < len(prompts) * body.n_choices <= most_jobs:
-            raise InvalidRequest(f"the number of prompts times n must be 1 to {most_jobs}", "n")
+        prompts = body.prompts
+        if not 0 < len(prompts) * body.n_choices <= self.most_choices:
+            raise InvalidRequest(f"the number of prompts times n must be 1 to {self.most_choices}", "n")
         try:
             settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
@@ -283,3 +285,5 @@ def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQu
         queue.end()
     except Exception as error:
         queue.end(error)
+    except BaseException as error:  # of a drafter of the user's; it would end the event loop
+        queue.end(SpecdecError(f"the answer failed: {reason_of(error)}", "Fix the code it ran."))

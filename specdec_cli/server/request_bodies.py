@@ -32,7 +32,7 @@ class InvalidRequest(Exception):
         self.param, self.code, self.status = param, code, status
 
 
-class StructuredOutputs(Struct, forbid_unknown_fields=True):
+class StructuredOutputs(Struct):
     """vLLM's field of this name. Only one of its fields may be set."""
 
     json: str | dict[str, Any] | None = None
@@ -100,12 +100,27 @@ class Body(Struct):
     prediction: Prediction | None = None
     return_steps: bool | None = None
     structured_outputs: StructuredOutputs | None = None
+    response_format: dict[str, Any] | None = None
     options: dict[str, Any] = msgspec.field(default_factory=dict, name="")  # no request has this name
+
+    def __post_init__(self) -> None:
+        _ = self.grammar
 
     @property
     def grammar(self) -> Grammar | None:
-        """The grammar that the answer must match."""
-        return self.structured_outputs.bound() if self.structured_outputs else None
+        """The grammar that the answer must match. Raises ValueError."""
+        bound = self.structured_outputs.bound() if self.structured_outputs else None
+        given = {name: value for name, value in (self.response_format or {}).items() if value is not None}
+        match {"type": "text", "schema": _OBJECT, **given}:
+            case {"type": "text"}:
+                return bound
+            case _ if bound:
+                raise ValueError("response_format and structured_outputs can't be combined")
+            case {"type": "json_object", "schema": dict(schema)}:  # llama-server's form may have a schema
+                return _schema(schema)
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return _schema(schema)
+        raise ValueError("response_format must be text, json_object, or json_schema with a schema")
 
     @property
     def n_choices(self) -> int:
@@ -157,23 +172,11 @@ class ChatBody(Body, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.tools:
             raise ValueError("tools are not supported")
-        _ = self.grammar
-
-    @property
-    def grammar(self) -> Grammar | None:
-        match {"type": "text", "schema": _OBJECT, **(self.response_format or {})}:
-            case {"type": "text"}:
-                return super().grammar
-            case {"type": "json_object", "schema": dict(schema)}:  # llama-server's form may have a schema
-                return _schema(schema)
-            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-                return _schema(schema)
-        raise ValueError("response_format must be text, json_object, or json_schema with a schema")
+        super().__post_init__()
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -198,6 +201,7 @@ class CompletionBody(Body, kw_only=True):
     def __post_init__(self) -> None:
         if self.echo or self.suffix:
             raise ValueError("echo and suffix are not supported")
+        super().__post_init__()
 
     @property
     def prompts(self) -> list[Prompt]:

@@ -1,4 +1,4 @@
-"""A conversation reads nothing twice, in either model, and stays right when turns are changed, dropped or kept."""
+"""A conversation reads only what is new, in either model, and stays right when turns are changed, dropped or kept."""
 
 import random
 from functools import partial

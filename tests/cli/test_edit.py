@@ -79,6 +79,12 @@ def test_an_answer_without_a_block_is_taken_if_it_resembles_the_text(file):
     assert Passage.read(file, None).changed(f"{TEXT.replace('add', 'plus')}\n\n") == TEXT.replace("add", "plus")
 
 
+def test_a_heading_is_no_fence(file):
+    file.write_text("Use\n-----\nRun make.\n\nSee\n-----\nRun it.\n")
+    changed = file.read_text().replace("-----", "~~~~~")
+    assert Passage.read(file, None).changed(changed) == changed
+
+
 @pytest.mark.parametrize("inner", ["```sh\nmake\n```\n", "~~~\nmake\n~~~\n", "1. Run\n   ```sh\n   make\n   ```\n"])
 def test_blocks_in_the_block_are_a_part_of_it(file, inner):
     changed = f"# Use\n\n{inner}\n# Licence\n"

@@ -97,7 +97,7 @@ def test_a_child_that_was_stopped():
     assert Grammar.json_schema({"title": "after"}).compiled()
 
 
-def test_a_grammar_that_takes_long_is_refused_where_little_time_is_allowed(monkeypatch):
+def test_a_grammar_that_takes_much_is_refused_where_little_is_allowed(monkeypatch):
     monkeypatch.setattr(grammar_module, "_compiled", OrderedDict())
     quick, slow = (Grammar.json_schema({"type": "integer", "multipleOf": n}) for n in (2, 100003))
     assert quick.compiled(QUICK) == quick.compiled() and pickle.loads(pickle.dumps(slow)) == slow

@@ -79,7 +79,7 @@ def test_several_answers_to_a_prompt_read_it_once(tmp_path):
                 engine.generate([prompt], **wrong)
 
 
-def test_a_conversation_keeps_its_messages_and_reads_nothing_twice(tmp_path):
+def test_a_conversation_keeps_its_messages_and_reads_only_what_is_new(tmp_path):
     paths = [tiny.write(tmp_path / f"{role}.gguf", "llama", chat_template=TEMPLATE) for role in ("target", "draft")]
     with load(target=paths[0], draft=paths[1], threads=1, sampling=SamplingParams(max_tokens=8)) as engine:
         chat = engine.chat(system="Be brief.")
@@ -170,7 +170,7 @@ def test_closing_an_engine_waits_for_another_thread_and_lets_no_other_begin(monk
     leave.set()
     for thread in threads:
         thread.join(30)
-    assert waited and len(ends) == 1 and found in ends[0]
+    assert waited and len(ends) == 1 and found in ends[0] and bool(found) == bool(ends[0])
 
 
 def test_a_stream_that_never_starts_gives_its_session_back():

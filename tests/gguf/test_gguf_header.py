@@ -101,7 +101,7 @@ def test_what_fits_is_allowed_to_the_byte():
     require(attending(), 1000, needed)
     require(attending(), 10**9, None)  # nothing is known
     assert require(attending(), 1000, 0, offloaded=-1) == require(attending(), 1000, 0, offloaded=999) == 0
-    assert require(attending(), 1000, needed, offloaded=4) == needed * 6 // 10
+    assert [require(attending(), 1000, needed, offloaded=n) for n in (1, 5, 11)] == [needed, needed * 6 // 10, 0]
     with pytest.raises(SpecdecError, match="1,000 tokens") as caught:
         require(attending(), 1000, needed - 1)
     assert "-c" in caught.value.hint

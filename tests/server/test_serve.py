@@ -28,6 +28,7 @@ from specdec_cli.server.endpoints import Server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]
+BOUND = {"type": "json_object", "schema": None}
 
 
 def response_format(schema):
@@ -174,7 +175,7 @@ def test_the_smallest_temperature_and_top_p_are_greedy(server):
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, "regular expression", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, "one of", "structured_outputs"),
         (TEXT, {"prompt": "x", "structured_outputs": {"choice": []}}, ">= 1", "structured_outputs"),
-        (TEXT, {"prompt": "x", "structured_outputs": {"unheard": 1}}, "unheard", "structured_outputs"),
+        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a"}, "response_format": BOUND}, "combined", None),
     ],
 )
 def test_wrong_requests_get_openais_error(server, path, body, word, param):
@@ -199,8 +200,9 @@ def test_answers_that_are_bound(server):
     for way, (asked, allowed) in ways.items():
         status, answer = server.post(TEXT, {"prompt": "x", "structured_outputs": {way: asked}})
         assert status == 200 and answer["choices"][0]["text"] in allowed
-    _, answer = server.post(TEXT, {"prompt": "x", "max_tokens": 4, "structured_outputs": {"json_object": True}})
-    assert answer["choices"][0]["text"][0] == "{"
+    for bound in ({"structured_outputs": {"json_object": True, "unheard": None}}, {"response_format": BOUND}):
+        _, answer = server.post(TEXT, {"prompt": "x", "max_tokens": 4, **bound})
+        assert answer["choices"][0]["text"][0] == "{"
 
 
 def test_other_paths_methods_and_sizes(server):
