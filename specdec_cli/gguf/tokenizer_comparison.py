@@ -166,8 +166,9 @@ def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
     what = f"{name.upper()} token"
     a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
     unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
-    if unused and (a is None) != (b is None):
-        return Check(what, _stated(a), _stated(b), "harmless", f"only one of the files names the {what}")
+    if unused and not _equal(a, b):
+        why = f"the {what} is {_stated(a)} in the target, {_stated(b)} in the draft, and texts get neither"
+        return Check(what, _stated(a), _stated(b), "harmless", why)
     assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
     same = _equal(assumed if a is None else a, assumed if b is None else b)
     llama_cpp = not same and mine.adds(name) and theirs.adds(name)

@@ -114,10 +114,6 @@ def test_a_longer_vocabulary(longer, tail, kind, reserved):
         ({"merges": ggufs.string_array([b"a b", b"a a"])}, ["merge 1", "'b a'", "'a a'"]),
         ({"drop": ["merges"]}, ["merges"]),
         ({"bos_token_id": 2}, ["BOS", "1", "2"]),
-        ({"eos_token_id": 1}, ["EOS", "2", "1"]),
-        ({"eot_token_id": 1}, ["EOT", "2", "1"]),
-        ({"unknown_token_id": 1}, ["UNKNOWN", "0", "1"]),
-        ({"separator_token_id": 1}, ["SEPARATOR", "2", "1"]),
         ({"drop": ["bos_token_id"]}, ["BOS", "1", "None"]),
         ({"add_bos_token": False}, ["add_bos_token", "True", "False"]),
         ({"add_eos_token": True}, ["add_eos_token", "False", "True"]),
@@ -136,6 +132,15 @@ def test_every_difference_is_named(changes, says):
     with pytest.raises(IncompatiblePair) as caught:
         result.require()
     assert result.reason in str(caught.value) and caught.value.hint and caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(("name", "used"), [("eos", True), ("eot", False), ("unknown", False), ("separator", False)])
+def test_special_tokens_that_no_text_gets_may_differ(name, used):
+    for adds in (False, True):
+        pair = model(add_eos_token=adds), draft(add_eos_token=adds, **{f"{name}_token_id": 1})
+        result = compare(*pair)
+        assert result.verdict == ("translatable" if used and adds else "compatible")
+        assert result.llama_cpp_accepts == llama_cpp_accepts(*pair)
 
 
 # What llama.cpp assumes of a model whose metadata does not say (llama_vocab::impl::load).
