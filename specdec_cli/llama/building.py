@@ -26,6 +26,7 @@ ACCELERATORS["vulkan"] = "-DGGML_VULKAN=on"
 # No multimodal library. RPC for --rpc. No OpenMP: it becomes slow as soon as two threads compute (computing.py).
 _FLAGS = ("-DLLAVA_BUILD=off", "-DGGML_RPC=ON", "-DGGML_RPC_RDMA=OFF", "-DGGML_OPENMP=OFF")
 _HEADER = Path(__file__).with_name("amx_tile_config.h")
+_NVCC = "/usr/local/cuda/bin/nvcc"
 
 ATTEMPTS = ("as fast as it can be", "without repacked weights and AMX", "for any processor of this kind")
 _INSTRUCTION_SETS = ("SSE42", "AVX", "AVX2", "AVX_VNNI", "BMI2", "FMA", "F16C", "AVX512", "LLAMAFILE")
@@ -68,6 +69,11 @@ def compiler() -> str:
     return shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or ""
 
 
+def nvcc() -> str:
+    """CUDA's compiler; empty if there is none. NVIDIA's packages don't put it on the path."""
+    return shutil.which(os.environ.get("CUDACXX") or "nvcc") or shutil.which(_NVCC) or ""
+
+
 def drops_tile_config(cxx: str, *flags: str) -> bool:
     """Whether this compiler drops the contents of AMX's tile configuration, at the build's optimisation level.
 
@@ -81,16 +87,16 @@ def drops_tile_config(cxx: str, *flags: str) -> bool:
         source, code, program = folder / "pattern.cpp", folder / "pattern.s", folder / "pattern"
         source.write_text(_PATTERN)
         options = ["-O3", "-DNDEBUG", "-mamx-tile", "-mamx-int8", *flags]
-        if _output(cxx, *options, "-S", str(source), "-o", str(code)) is None or not code.exists():
+        if output(cxx, *options, "-S", str(source), "-o", str(code)) is None or not code.exists():
             return False  # the compiler doesn't support AMX
         text = code.read_text()
         code.write_text(_INSTRUCTION.sub(_CALL, text))
-        if _output(cxx, str(code), "-o", str(program)) is None or not program.exists():
+        if output(cxx, str(code), "-o", str(program)) is None or not program.exists():
             return False
-        return list(map(int, (_output(str(program)) or "").split())) != _EXPECTED
+        return list(map(int, (output(str(program)) or "").split())) != _EXPECTED
 
 
-def _output(*command: str) -> str | None:
+def output(*command: str) -> str | None:
     """What a command prints; None if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -102,18 +108,20 @@ def accelerator() -> str:
     """What to build for. CUDA needs a GPU that responds and its compiler; the compiler alone isn't enough."""
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         return "metal"
-    has_cuda = shutil.which("nvcc") and "GPU" in (_output("nvidia-smi", "-L") or "")
+    has_cuda = nvcc() and "GPU" in (output("nvidia-smi", "-L") or "")
     return "cuda" if has_cuda else "cpu"
 
 
 def flags(accel: str, attempt: int = 0) -> list[str]:
     """The arguments for CMake; the user's own CMAKE_ARGS come last and win. attempt: which of `ATTEMPTS`."""
     chosen, cxx_flags, cxx = [*_FLAGS, ACCELERATORS[accel]], [], compiler()
+    if accel == "cuda" and nvcc():
+        chosen += [f"-D{name}={nvcc()}" for name in ("CMAKE_CUDA_COMPILER", "CUDAToolkit_NVCC_EXECUTABLE")]
     if drops_tile_config(cxx):
         cxx_flags += ["-include", str(_HEADER)]
     if attempt:
         chosen.append("-DGGML_CPU_REPACK=OFF")
-        if _output(cxx, "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull) is not None:
+        if output(cxx, "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull) is not None:
             cxx_flags += ["-mno-amx-tile", "-mno-amx-int8"]
     if attempt > 1:
         chosen += ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=OFF" for name in _INSTRUCTION_SETS)]
@@ -138,22 +146,22 @@ def processor() -> str:
 def key(accel: str) -> str:
     """Identifies builds for this processor, by this compiler, with these flags."""
     cxx = compiler()
-    version = _output(cxx, "--version") or ""
+    version = output(cxx, "--version") or ""
     parts = "\n".join((processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()))
     return f"{accel}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 
 
-def command() -> str:
+def command(accel: str = "") -> str:
     """The command that rebuilds llama.cpp with the flags that it needs here."""
-    return f"{shlex.quote(sys.executable)} -m specdec_cli.llama.building install"
+    return f"{shlex.quote(sys.executable)} -m specdec_cli.llama.building install{accel and f' --accel {accel}'}"
 
 
 def install(accel: str, pip_arguments: Sequence[str]) -> int:
     """Install with pip and try the build; build a simpler one if it doesn't work. Returns an exit code."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    if _output(*pip, "--version") is None:  # uv creates environments without pip
+    if output(*pip, "--version") is None:  # uv creates environments without pip
         subprocess.run([sys.executable, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=False)
-    cache, name = (_output(*pip, "cache", "dir") or "").strip(), key(accel)
+    cache, name = (output(*pip, "cache", "dir") or "").strip(), key(accel)
     print(f"Building llama.cpp for {accel}. It takes a few minutes, unless it's in the cache.", flush=True)
     own = pip_arguments or ["--force-reinstall", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python"]
     fault = ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -28,7 +27,6 @@ from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache
 from specdec_cli.settings.config import Settings
 
-_CMAKE_FLAGS = {"cuda": "GGML_CUDA", "metal": "GGML_METAL", "vulkan": "GGML_VULKAN"}
 _WAIT_S = 120.0
 Answer = TypeVar("Answer")
 
@@ -242,24 +240,15 @@ def _unused_gpu() -> UnusedGpu | None:
     """A GPU on this machine, for a build that can't use any."""
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return _gpu("Apple silicon", "metal", "")
-    if names := _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
-        return _gpu(names.splitlines()[0], "cuda", "" if shutil.which("nvcc") else "the CUDA toolkit (nvcc)")
+    if names := building.output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
+        return _gpu(names.splitlines()[0], "cuda", "" if building.nvcc() else "the CUDA toolkit (nvcc)")
     if any(Path("/dev/dri").glob("renderD*")):
         return _gpu("a GPU with a render node", "vulkan", "" if shutil.which("glslc") else "the Vulkan SDK (glslc)")
     return None
 
 
 def _gpu(name: str, accel: str, missing: str) -> UnusedGpu:
-    pip = f"{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python"
-    return UnusedGpu(name, accel, missing, f'CMAKE_ARGS="-D{_CMAKE_FLAGS[accel]}=on" {pip}')
-
-
-def _output(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return UnusedGpu(name, accel, missing, building.command(accel))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,12 @@ def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
 
 
 def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_unused_gpu", lambda: diagnosis._gpu("H100", "cuda", "nvcc"))
-    said = doctor().stdout
-    assert "can't use H100" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
+    monkeypatch.setattr(building, "output", lambda *_: "H100\n")
+    for nvcc in ("", "/usr/local/cuda/bin/nvcc"):
+        monkeypatch.setattr(building, "nvcc", lambda nvcc=nvcc: nvcc)
+        said = doctor().stdout
+        assert "can't use H100" in said and ("first install the CUDA toolkit" in said) == (not nvcc)
+        assert "make ACCEL=cuda setup" in said and said.endswith(f"{building.command()} --accel cuda\n")
     assert json.loads(doctor("--json").stdout)["unused_gpu"]["accel"] == "cuda"
 
 

@@ -62,6 +62,19 @@ def test_each_attempt_asks_less_of_the_processor(monkeypatch):
     assert "-DGGML_NATIVE=OFF" in third and "-DGGML_AVX2=OFF" in third and "-DGGML_NATIVE=OFF" not in second
 
 
+@pytest.mark.parametrize("off_the_path", [True, False])
+def test_cudas_compiler_is_found_by_its_variable_and_off_the_path(tmp_path, monkeypatch, off_the_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.touch(0o755)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(building, "output", lambda *_: "GPU 0: H100")
+    monkeypatch.setattr(building, "drops_tile_config", lambda *_: False)
+    monkeypatch.setattr(building, "_NVCC", str(nvcc if off_the_path else tmp_path / "none"))
+    monkeypatch.setenv("CUDACXX", "" if off_the_path else str(nvcc))
+    monkeypatch.setenv("PATH", "")
+    assert building.accelerator() == "cuda" and f"-DCMAKE_CUDA_COMPILER={nvcc}" in building.flags("cuda")
+
+
 def test_the_key_tells_processors_compilers_and_flags_apart(monkeypatch):
     keys = {building.key("cpu"), building.key("cpu"), building.key("vulkan")}
     monkeypatch.setenv("CMAKE_ARGS", "-DX=1")
