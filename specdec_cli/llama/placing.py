@@ -25,7 +25,7 @@ def require_possible(placement: Placement) -> None:
             listed = f"Devices here: {', '.join([*known, 'none (the CPU)'])}; see specdec doctor."
             raise UsageError(f"there is no device {name!r}", listed)
     if placement.split:
-        names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
+        names = [device.name for device in default_devices()] if placement.devices is None else placement.devices
         _require_split(len(placement.split), [*(f"RPC{i}" for i in range(len(remote))), *names])
 
 
@@ -46,7 +46,7 @@ def whole(placement: Placement) -> Placement:
     """
     if placement.devices is not None or not placement.on_devices or not library.supports_gpu():
         return placement
-    gpus = _chosen()
+    gpus = default_devices()
     return replace(placement, devices=(max(gpus, key=lambda gpu: gpu.free).name,)) if len(gpus) > 1 else placement
 
 
@@ -54,11 +54,11 @@ def device_of(placement: Placement) -> str:
     """The device that holds a model, or the first of several; empty for the CPU."""
     if not placement.on_devices or not library.supports_gpu():
         return ""
-    return (whole(placement).devices or [device.name for device in _chosen()])[0]
+    return (whole(placement).devices or [device.name for device in default_devices()])[0]
 
 
-def _chosen() -> list[Device]:
-    """The devices that llama.cpp chooses by default: integrated GPUs only if there is no other."""
+def default_devices() -> list[Device]:
+    """The devices that llama.cpp uses if none is named: integrated GPUs only if there is no other."""
     gpus = [device for device in library.devices() if device.is_gpu]
     return [device for device in gpus if device.kind == "GPU"] or gpus
 
@@ -68,7 +68,7 @@ def fill(params: Any, placement: Placement) -> list[object]:
     params.n_gpu_layers = placement.layers
     arrays: list[object] = []
     if placement.is_remote or placement.devices is not None:
-        names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
+        names = [device.name for device in default_devices()] if placement.devices is None else placement.devices
         remote = rpc.connect(placement.servers) if placement.is_remote else []
         handles = [*remote, *map(library.device_handle, names)]
         devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)

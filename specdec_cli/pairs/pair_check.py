@@ -98,10 +98,10 @@ class FreeMemory:
 
     @classmethod
     def now(cls) -> FreeMemory:
-        from specdec_cli.llama import host, library
+        from specdec_cli.llama import host, library, placing
 
-        gpus = [device.free for device in library.devices() if "GPU" in device.kind] if library.supports_gpu() else []
-        return cls(sum(gpus), host.available_memory(), library.repacked_types())
+        gpu = sum(device.free for device in placing.default_devices())
+        return cls(gpu, host.available_memory(), library.repacked_types())
 
     def place(self, needed: int) -> Place:
         """Where `needed` bytes fit."""

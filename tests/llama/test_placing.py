@@ -15,6 +15,7 @@ from specdec_cli.llama import library, placing
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Device, Placement
+from specdec_cli.pairs.pair_check import FreeMemory
 from specdec_cli.settings.config import Settings
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
@@ -138,6 +139,13 @@ def test_what_cannot_be(machine, devices, placement, says):
 def test_a_draft_model_is_whole_unless_it_is_told_otherwise(machine, devices, placement, where):
     machine(*devices)
     assert placing.whole(placement) == replace(placement, devices=where)
+
+
+@pytest.mark.parametrize("devices", [[GPUS[0], INTEGRATED], [INTEGRATED], GPUS, []])
+def test_memory_is_free_on_the_devices_that_are_used(machine, devices):
+    machine(*devices)
+    used = [device.free for device in devices if device != INTEGRATED] or [device.free for device in devices]
+    assert FreeMemory.now().gpu == sum(used)
 
 
 def test_a_pair_over_several_devices(machine, asked, monkeypatch, nothing_known):
