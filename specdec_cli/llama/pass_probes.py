@@ -68,6 +68,8 @@ def pass_laps(
     fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0
     tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
+    model = context.passes.model
+    warms_up = model.on_gpu or bool(model.remote)
     context.rewind(0)
     context.decode(tokens[: fill + 1])  # the first pass also has to load memory pages
     deadline = perf_counter() + budget_s
@@ -75,8 +77,8 @@ def pass_laps(
         for index, size in enumerate(sizes):
             if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
                 continue
-            # For a size that is new to a server, the client sends extra requests first.
-            for _ in range(settled if size == 1 else 1 + (context.passes.remote and turn == 0)):
+            # The first pass of a size needs extra requests to a server, and may have to load a GPU's kernels.
+            for _ in range(settled if size == 1 else 1 + (warms_up and turn == 0)):
                 context.rewind(fill)
                 before = perf_counter()
                 context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)

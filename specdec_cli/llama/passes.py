@@ -162,7 +162,7 @@ class Passes:
             self.all_rows = min(2 * max_rows, N_BATCH)
         self.rewinds = model.rewinds or head is not None  # a head's own layers aren't recurrent
         """Whether the last tokens can be dropped at any time; otherwise only back to a snapshot or checkpoint."""
-        self.call, self._free, self.remote = model.call, model.free, model.remote is not None
+        self.call, self._free = model.call, model.free
         self._patience = PassPatience(model.n_bytes)
         self.interrupt = interrupt
         self.handle = self._opened(n_ctx, max(branches, texts), head)

@@ -12,6 +12,7 @@ import tiny
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.pass_probes import pass_laps
 
 
 @pytest.fixture
@@ -31,6 +32,15 @@ def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone(opened):
         assert sizes == pieces and context.length == total
         reported = [0, *(sum(pieces[: i + 1]) for i in range(len(pieces)))] if len(pieces) > 1 else []
         assert seen == [(done, total) for done in reported], "the end is told, too"
+
+
+@pytest.mark.parametrize(("on_gpu", "passes"), [(False, 1), (True, 2)])
+def test_the_pass_in_which_a_gpu_loads_kernels_is_not_timed(opened, monkeypatch, on_gpu, passes):
+    context, sizes = opened("target", 4), []
+    monkeypatch.setattr(context.passes.model, "on_gpu", on_gpu)
+    context.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
+    laps = pass_laps(context, range(1, 9), (1, 2, 4), 3, 0.0)
+    assert sizes.count(4) == passes and len(laps[4]) == 1
 
 
 def test_an_empty_text_leaves_it_usable(opened):
