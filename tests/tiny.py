@@ -44,7 +44,7 @@ def write(
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
     """
-    model = _Model(path, kind.partition("-")[0], seed, noise, words=kind not in ("eagle3-few", "medusa", "medusa-few"))
+    model = _Model(path, kind.partition("-")[0], seed, noise, words=not kind.startswith(("eagle3-", "medusa")))
     model.set("context_length", n_ctx)
     if chat_template is not None:
         model.writer.add_chat_template(chat_template)
@@ -414,6 +414,10 @@ def _eagle3(model: _Model) -> None:
     model.matrix("blk.0.attn_output.weight", WIDTH, WIDTH, gain=2)
     model.norm("blk.0.ffn_norm.weight", WIDTH)
     model.feed_forward(0)
+
+
+_eagle3_bare = _eagle3
+"""One that also writes with the target's matrix."""
 
 
 def _eagle3_few(model: _Model) -> None:

@@ -152,7 +152,10 @@ class Weights:
     ) -> LoadedModel | None:
         if path and header:
             with self.optional(role):
-                at = path, placing.whole(placement), interrupt
+                devices = placing.whole(placement)
+                if head == "eagle3" and "output.weight" not in header.by_name:  # then it uses the target's matrix
+                    devices = placement = self.target.placement
+                at = path, devices, interrupt
                 model = load_tried(*at, True, header) if head else load_model(*at, adapters, header=header)
                 return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None

@@ -242,6 +242,13 @@ def test_addresses_are_refused_that_are_none_or_not_private():
     assert nobody.exit_code == 1 and "refused" in nobody.stderr
 
 
+@pytest.mark.usefixtures("unrepacked")
+def test_heads_that_use_the_targets_output_matrix_go_there(two, tmp_path):
+    target, head = (tiny.write(tmp_path / f"{kind}.gguf", kind) for kind in ("qwen3", "eagle3-bare"))
+    options = ("-m", target, "-md", head, "--drafter", "eagle3", "-k", "3", "--raw")
+    assert answer(*options, servers=two) == answer(*options)
+
+
 def test_next_token_layers_of_the_target_do_not_go_there(two, tmp_path):
     model = tiny.write(tmp_path / "model.gguf", "qwen35-mtp")
     done = succeeded("run", "x", "--raw", "-m", model, "--drafter", "mtp", "--rpc", two[0].address, "-n", "4")
