@@ -223,7 +223,8 @@ class Tuner:
             raise SpecdecError(problem, "Use shorter --prompts or a larger -c.")
         session.open(max(map(len, self._prompts.values())))
         if not session.drafts:
-            raise SpecdecError(session.notes[-1], "tune needs the draft model.")
+            fix = "tune needs the draft model. If it doesn't fit on the GPU beside the target, use -ngld 0."
+            raise SpecdecError(session.notes[-1], fix)
         self._text = list(itertools.islice(itertools.cycle(itertools.chain(*self._prompts.values())), 600))
 
     def time(self) -> Costs:
