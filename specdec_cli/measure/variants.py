@@ -67,11 +67,12 @@ def with_baselines(base: Settings, named: Mapping[str, Settings]) -> list[Varian
 
 def _require_one_draft(drafting: Iterable[Settings], draft_named: bool) -> None:
     """Refuse variants that need different draft models: one is loaded."""
-    kinds = {settings.chain.drafts_itself for settings in drafting if settings.chain.needs_model}
-    if len(kinds) > 1 and not draft_named:
+    chains = [settings.chain for settings in drafting if settings.chain.needs_model]
+    kinds = {chain.head or ("self" if chain.drafts_itself and not draft_named else "model") for chain in chains}
+    if len(kinds) > 1:
         raise UsageError(
-            "the variants would need two draft models: one for model, one for self",
-            "Run compare twice (--save NAME, then --against NAME), or name one draft for both with -md.",
+            f"the variants would need several draft models: for {' and '.join(sorted(kinds))}",
+            "Run compare for each (--save NAME, then --against NAME); model and self can share one that -md names.",
         )
 
 

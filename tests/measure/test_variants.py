@@ -42,6 +42,12 @@ def test_a_variant_with_other_sampling_has_a_baseline_of_its_own():
     ]
 
 
+def test_one_named_draft_serves_model_and_self_but_not_heads():
+    assert parse_variants(BASE, ["drafter=self"], [], draft_named=True)
+    with pytest.raises(UsageError, match="for model and mtp"):
+        parse_variants(BASE, ["drafter=mtp"], [], draft_named=True)
+
+
 @pytest.mark.parametrize(
     ("text", "says", "hint"),
     [
@@ -50,7 +56,7 @@ def test_a_variant_with_other_sampling_has_a_baseline_of_its_own():
         ("tmep=0.5", "cannot differ", "'temp'"),
         ("k=four", "cannot be 'four'", "whole number"),
         ("temp=-1", "temperature cannot be", "0"),
-        ("drafter=self", "two draft models", "-md"),
+        ("drafter=self", "for model and self", "-md"),
     ],
 )
 def test_what_does_not_parse(text, says, hint):
