@@ -151,7 +151,9 @@ class Session(AbstractContextManager["Session"]):
         return self.weights.tokenize(prompt, system, raw, self.interrupt.is_set).tokens
 
     def settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
-        """The settings of an answer. Raises UsageError on invalid values and on changes that need another engine."""
+        """The settings of an answer. Raises UsageError on invalid values and on changes that need another engine,
+        IncompatiblePair on changes that need a draft model with the target's tokenizer.
+        """
         changes = {name: check_value(name, value) for name, value in given_in(sampling, speculative).items()}
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
@@ -167,6 +169,7 @@ class Session(AbstractContextManager["Session"]):
             raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
         if chain.needs_model and (chain.drafts_itself, chain.head) != (own.drafts_itself, own.head):
             raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
+        pair.require_translation(settings)
         if settings.ngram_corpus != self.settings.ngram_corpus:
             raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
         return settings

@@ -41,6 +41,8 @@ class ModelPair:
     draft_adapters: tuple[Adapter, ...] = ()
     overlap: TokenOverlap | None = None
     """Set for a draft model with a different tokenizer."""
+    difference: str = ""
+    """How the tokenizers differ."""
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -48,6 +50,14 @@ class ModelPair:
         if self.draft_path is None:
             raise RuntimeError("there is no draft model")
         return self.target_path, self.draft_path
+
+    def require_translation(self, settings: Settings) -> None:
+        """Raise IncompatiblePair if the settings need the target's tokenizer, and the draft model has another."""
+        if self.overlap is None:
+            return
+        needy = (name for name in settings.chain.names if drafters.spec(name).needs_model and name != "model")
+        if what := next((f"the drafter {name}" for name in needy), "--tree" if settings.drafted_branches > 1 else ""):
+            raise _untranslated(self.difference, what)
 
 
 def check_pair(settings: Settings) -> ModelPair:
@@ -81,9 +91,8 @@ def check_pair(settings: Settings) -> ModelPair:
     lora_draft = _adapters(settings.lora_draft, draft_path, draft)
     shared = comparison.n_shared
     pair = ModelPair(target, target_path, draft, draft_path, shared, notes, adapters=lora, draft_adapters=lora_draft)
-    if comparison.overlap is not None:
-        _require_translation(settings, comparison)
-        return replace(pair, overlap=comparison.overlap)
+    pair = replace(pair, overlap=comparison.overlap, difference=comparison.reason)
+    pair.require_translation(settings)
     if not settings.chain.needs_small:
         return pair
     if settings.draft_small is None:
@@ -92,7 +101,7 @@ def check_pair(settings: Settings) -> ModelPair:
     small_path = Path(settings.draft_small)
     small, small_comparison, more = _fitting(target, small_path)
     if small_comparison.overlap is not None:
-        raise _untranslated(small_comparison, "the second draft model")
+        raise _untranslated(small_comparison.reason, "the second draft model")
     shared, notes = min(shared, small_comparison.n_shared), (*notes, *more)
     return replace(pair, n_shared=shared, notes=notes, small=small, small_path=small_path)
 
@@ -122,7 +131,7 @@ def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPa
             f"{path.name} cannot draft with {kind}: it is {found}", "Name another drafter, or another file."
         )
     if comparison.overlap is not None:
-        raise _untranslated(comparison, f"the drafter {kind}")
+        raise _untranslated(comparison.reason, f"the drafter {kind}")
     key = "target_hidden_size" if kind == "eagle3" else "embedding_length"
     width, own = draft.count(key), target.count("embedding_length")
     if not width:
@@ -160,17 +169,8 @@ def _read_runnable(path: Path, heads: bool = False) -> Header:
     return header
 
 
-def _require_translation(settings: Settings, comparison: Comparison) -> None:
-    """Raise IncompatiblePair if the settings need a draft model with the target's tokenizer."""
-    for what in settings.chain.names:
-        if drafters.spec(what).needs_model and what != "model":
-            raise _untranslated(comparison, f"the drafter {what}")
-    if settings.tree > 1:
-        raise _untranslated(comparison, "--tree")
-
-
-def _untranslated(comparison: Comparison, what: str) -> IncompatiblePair:
-    problem = f"{what} needs a draft model with the target's tokenizer: {comparison.reason}"
+def _untranslated(difference: str, what: str) -> IncompatiblePair:
+    problem = f"{what} needs a draft model with the target's tokenizer: {difference}"
     return IncompatiblePair(
         problem, "Use a draft of the same model family, or the drafter model without --tree, which translates."
     )

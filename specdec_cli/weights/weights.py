@@ -75,6 +75,8 @@ class Weights:
         tune: bool = True,
         variants: Sequence[Settings] = (),
     ) -> None:
+        for variant in variants:
+            pair.require_translation(variant)
         self.pair, self.settings, self.tunes = pair, settings, tune
         self.load_s = 0.0
         """Seconds that loading took, including the index of --ngram-corpus."""

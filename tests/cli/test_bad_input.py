@@ -9,8 +9,10 @@ from pathlib import Path
 import ggufs
 import pytest
 from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, call, piped, run, specdec, succeeded, told
+from engines import loaded
 from hub_pairs import with_other_tokenizer, with_other_words
 
+from specdec_cli import IncompatiblePair, SpeculativeConfig
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import host, library
 
@@ -59,9 +61,17 @@ def test_a_draft_with_another_tokenizer_is_translated_in_chains_alone(tmp_path):
     # Each model is timed with tokens of its own: ids of the target's may not be there.
     timed = succeeded("run", *pair, "-n", 40, "--drafter", "model", "-v")
     assert "not used" not in timed.stderr and "failed" not in timed.stderr
+    needed = "needs a draft model with the target's tokenizer"
     for more in (("--tree", 3), ("--drafter", "model<ngram"), ("--drafter", "self")):
-        assert_refused(run(*pair, *more), 3, "needs a draft model with the target's tokenizer", "token 300")
-    assert_refused(call("tune", *pair[1:]), 3, "needs a draft model with the target's tokenizer")
+        assert_refused(run(*pair, *more), 3, needed, "token 300")
+    assert_refused(call("tune", *pair[1:]), 3, needed)
+    with loaded(target=TARGET, draft=pair[-1], threads=1) as session:
+        assert session.settings_of(None, SpeculativeConfig("ngram", tree=3))
+        for change in ({"tree": 3}, {"drafter": "model<ngram"}):
+            text = ",".join(f"{name}={value}" for name, value in change.items())
+            assert_refused(call("compare", *pair, "--vs", text), 3, needed, "token 300")
+            with pytest.raises(IncompatiblePair, match=f"{needed}: token 300"):
+                session.generate(PROMPT, None, SpeculativeConfig(**change))
 
 
 def test_a_chat_template_is_used(tmp_path):
