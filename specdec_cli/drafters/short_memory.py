@@ -92,6 +92,6 @@ class ShortMemory:
 
     def rewind(self, length: int) -> None:
         """As for any draft model. If the dropped tokens are needed, the text is read again."""
-        if length - self._forgotten < FIRST:
+        if 0 < self._forgotten > length - FIRST:
             length = self._forgotten = 0
         self._model.rewind(length - self._forgotten)

@@ -161,6 +161,8 @@ class TranslatedContext:
             return None
         known = sum(1 for _ in takewhile(bool, map(eq, self._held[settled:], tokens[:-1])))
         self._cut(settled + known)
+        if len(self._held) < settled + known:  # a short memory must read the text again
+            return self.follow(text, more)
         row: Row = model.decode(model.make_room(tokens[known:], more))[0]
         self._append(tokens[known:])
         model.begin_draft()
@@ -196,4 +198,5 @@ class TranslatedContext:
     def _cut(self, count: int) -> None:
         if count < len(self._held):
             self._model.rewind(count)
+            count = self._model.length
             del self._held[count:], self._ends[count:]

@@ -73,10 +73,10 @@ class ModelContext:
             raise RuntimeError("the contexts are opened first")
         return self.costs
 
-    def use(self, context: Context, text: LlamaContext | None, costs: PassCosts, text_tokens: int) -> None:
-        """Set the context. text_tokens: the longest text; a shorter context keeps only a part of it."""
+    def use(self, context: Context, text: LlamaContext | None, costs: PassCosts) -> None:
+        """Set the context. A draft model's keeps only a part of a text that is longer."""
         self.context, self.text, self.costs = context, text, costs
-        self.drafting = ShortMemory(text) if text and text.n_ctx < text_tokens else context
+        self.drafting = ShortMemory(context) if isinstance(context, LlamaContext) else context
         if vocabulary := read_reduced(self.header):
             self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
 
@@ -163,7 +163,7 @@ class Contexts:
         for own in self.all:
             if own.role in taken:
                 text, costs = taken[own.role]
-                own.use(text, text, costs, plan.n_ctx)
+                own.use(text, text, costs)
             elif own.loaded.head and own.loaded.head != "medusa":
                 with self._weights.optional(own.role):
                     self._open_head(own, REVIEWED, branches=1)
@@ -190,7 +190,7 @@ class Contexts:
                     continue
                 needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded)
                 text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
-                own.use(text, text, self.timed(own, text), plan.n_ctx)
+                own.use(text, text, self.timed(own, text))
                 free = free and free - needed
         self.plan = plan
 
@@ -201,10 +201,10 @@ class Contexts:
             file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
             device = placing.device_of(loaded.placement)
             medusa = MedusaContext(file.heads, file.words, device, target, own.threads, branches)
-            own.use(medusa, None, self._costs(own, medusa), target.n_ctx)
+            own.use(medusa, None, self._costs(own, medusa))
         else:
             heads = HeadContext(loaded.model, target, rows, own.threads, self._interrupt, branches)
-            own.use(heads, heads.text, self._costs(own, heads), target.n_ctx)
+            own.use(heads, heads.text, self._costs(own, heads))
 
     def _costs(self, own: ModelContext, context: Context) -> PassCosts:
         loaded = own.loaded

@@ -116,3 +116,6 @@ def test_a_text_taken_back_beyond_what_is_held_is_read_anew():
     memory.decode(memory.make_room(list(range(300)), 1))
     memory.rewind(150)
     assert memory.length == 0 and model.length == 0
+    memory.decode([0, 1, 2])
+    memory.rewind(2)
+    assert model.tokens == [0, 1], "nothing is dropped yet"

@@ -9,12 +9,14 @@ import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, Doubles, compared, error_of_answers, own_text
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
 from test_constraint import Rules
+from test_short_memory import Movable
 
 from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.translation import TranslatedContext, Translation, Writer
 
@@ -197,6 +199,17 @@ def test_a_prompt_without_bytes_leaves_the_opening_to_read():
     for text in ([], [0], [0, 3]):
         assert context.follow(text, 4) is not None
     assert model._cache == [0, 4, 1]
+
+
+def test_what_a_short_memory_has_dropped_is_read_again():
+    """It holds the first four tokens and the latest, a; then c follows, and abc is one token."""
+    context = TranslatedContext(ShortMemory(model := Movable(Table(len(DRAFT), 1), n_ctx=16)), translation())
+    text = [3] * 30 + [0, 1]
+    context.begin(text[:-1])
+    context.follow(text, 7)
+    assert model.tokens == [0, 1, 1, 1, 3]
+    context.follow([*text, 3], 1)
+    assert model.tokens == [0, *[1] * 9, 5]
 
 
 def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():

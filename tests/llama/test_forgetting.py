@@ -101,3 +101,13 @@ def test_a_draft_that_was_trained_on_less_goes_on_drafting(tmp_path):
         answer = session.generate([5] * 150, SamplingParams(max_tokens=200), SpeculativeConfig("model", 3))
         assert session.models.draft.opened.n_ctx == 128
     assert answer.metrics.drafted > 100 and not [note for note in answer.notes if "failed" in note]
+
+
+def test_a_draft_that_needs_more_tokens_for_the_text_goes_on_drafting(tmp_path, monkeypatch):
+    words, merges = tiny.vocabulary()
+    target = tiny.write(tmp_path / "target.gguf", "llama")
+    monkeypatch.setattr(tiny, "vocabulary", lambda: (words, merges[:1]))
+    draft = tiny.write(tmp_path / "draft.gguf", "llama", noise=0.1)
+    with loaded(target=target, draft=draft, ctx=256, threads=1) as session:
+        answer = session.generate([299] * 150, SamplingParams(max_tokens=40), SpeculativeConfig("model", 3))
+    assert answer.metrics.drafted > 40 and not [note for note in answer.notes if "failed" in note]
