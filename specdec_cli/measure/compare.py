@@ -413,7 +413,7 @@ def _recorded(variant: Variant[Settings]) -> RecordedSettings:
     """All settings, but the corpus and the draft's adapters only where they're used: they change nothing elsewhere."""
     settings, chain = variant.settings, variant.settings.chain
     corpus = settings.ngram_corpus if chain.reads_texts else ()
-    lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
+    lora = {"lora": settings.lora or None, "lora_draft": (chain.needs_whole_model and settings.lora_draft) or None}
     return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, "length_policy": None, **lora})
 
 

@@ -172,9 +172,9 @@ def require_used(typed: Collection[str], variants: Iterable[Settings]) -> None:
     for name, need, user, add in (
         ("ngram_corpus", "reads_texts", "the drafter ngram", "ngram, or ngram+model"),
         ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
-        ("lora_draft", "needs_model", "drafters with a draft model", "model, or ngram+model"),
+        ("lora_draft", "needs_whole_model", "drafters with a draft model", "model, or ngram+model"),
         ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
-        ("draft_window", "needs_model", "drafters with a draft model", "model, or ngram+model"),
+        ("draft_window", "needs_whole_model", "drafters with a draft model", "model, or ngram+model"),
         ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
     ):
         if name in typed and not any(getattr(chain, need) for chain in chains):

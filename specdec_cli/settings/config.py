@@ -84,6 +84,11 @@ class DrafterChain:
         return drafters.auto(has_model, "self" if self.drafts_itself else self.head)
 
     @property
+    def needs_whole_model(self) -> bool:
+        """Whether it needs a draft model that isn't heads."""
+        return self.needs_model and not self.head
+
+    @property
     def looks_ahead(self) -> bool:
         return "lookahead" in self.names
 

@@ -65,7 +65,12 @@ def test_what_is_refused(adapter, tmp_path):
     ):
         assert_refused(call(*SHORT, "--lora", text), code, says)
         assert_refused(call(*SHORT, "--lora-draft", text), code, says)
-    assert_refused(run("x", "--drafter", "ngram", "--lora-draft", adapter), 2, "--lora-draft is for drafters with")
+    for drafter, option, value in (
+        ("ngram", "--lora-draft", adapter),
+        ("mtp", "--lora-draft", adapter),
+        ("mtp", "--draft-window", 64),
+    ):
+        assert_refused(run("x", "--drafter", drafter, option, value), 2, f"{option} is for drafters with a draft model")
 
 
 def test_an_adapter_is_tried_once_with_its_model(tmp_path, monkeypatch):
