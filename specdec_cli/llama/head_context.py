@@ -78,7 +78,7 @@ class HeadContext:
         if self._drafts:  # the last answer ended in the middle of a step
             self.end_draft(self._base + 1)
         kept = self.text.begin(text)
-        first = self._hidden.first + 1 if self._hidden.first or self._encodes else 0
+        first = self._hidden.first + 1
         if kept < first - _GAP:
             self.text.rewind(0)
             kept = self.text.length = min(first, len(text) - 1)
