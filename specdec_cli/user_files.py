@@ -37,6 +37,11 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
+def name_as_text(name: str) -> str:
+    """The name of a file, which may not be valid text, as text."""
+    return os.fsencode(name).decode(errors="replace")
+
+
 def config_dir() -> Path:
     """The folder of the user's own profiles and settings."""
     return platformdirs.user_config_path("specdec")

@@ -57,7 +57,7 @@ def main() -> None:
     work = chosen.work.resolve()
     (work / "pair").mkdir(parents=True, exist_ok=True)
     for result, command in stages(work, [each.resolve() for each in chosen.packages], chosen.share):
-        if (finished := result.with_suffix(".done")).exists() and result.exists():
+        if (finished := result.with_name(f".{result.name}.done")).exists() and result.exists():
             continue
         before = time.monotonic()
         done = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=ROOT, check=False)

@@ -33,6 +33,7 @@ from specdec_cli.measure.suites import Prompt, fitting
 from specdec_cli.measure.trials import Summary, Trial, Variant, by_prompt, noise, summarise, trial_of
 from specdec_cli.measure.verdict import OverallVerdict, findings, overall_verdict
 from specdec_cli.settings.options import AUTO, given_in
+from specdec_cli.user_files import name_as_text
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
@@ -420,9 +421,7 @@ def _recorded(variant: Variant[Settings]) -> RecordedSettings:
 def _models(pair: ModelPair, n_ctx: int) -> dict[str, ModelInfo]:
     models = {"target": (pair.target, pair.target_path), "draft": (pair.draft, pair.draft_path)}
     return {
-        role: ModelInfo(
-            path.name.encode(errors="replace").decode(), header.n_params, header.size, memory.cache_bytes(header, n_ctx)
-        )
+        role: ModelInfo(name_as_text(path.name), header.n_params, header.size, memory.cache_bytes(header, n_ctx))
         for role, (header, path) in models.items()
         if header and path
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -23,6 +22,7 @@ from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 from specdec_cli.settings.options import SamplingParams
+from specdec_cli.user_files import name_as_text
 from specdec_cli.weights.prompt import Prompt
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ class Answering:
     """
 
     def __init__(self, scheduler: Scheduler, names: Sequence[str], max_tokens: int | None = None) -> None:
-        self.scheduler, self.names, self._n_ctx = scheduler, [*map(_as_text, names)], scheduler.n_ctx
+        self.scheduler, self.names, self._n_ctx = scheduler, [*map(name_as_text, names)], scheduler.n_ctx
         self.most_choices = scheduler.most_jobs
         """The most answers to a request."""
         self._any = scheduler.slots.sessions[0]
@@ -85,9 +85,9 @@ class Answering:
     def model_names(self) -> dict[str, str | None]:
         """The target's name and the draft's: the draft model's file or the drafter; None without drafting."""
         drafter, pair = self._any.settings.drafter, self._any.weights.pair
-        files = {"model": _as_text(pair.draft_path.stem)} if pair.draft_path else {}
+        files = {"model": name_as_text(pair.draft_path.stem)} if pair.draft_path else {}
         draft = "+".join(files.get(part, part) for part in drafter.split("+"))
-        return {"target": _as_text(pair.target_path.stem), "draft": None if draft == "none" else draft}
+        return {"target": name_as_text(pair.target_path.stem), "draft": None if draft == "none" else draft}
 
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """Tokenize a request's prompts and set its sampling. Raises InvalidRequest if it can't be answered."""
@@ -202,11 +202,6 @@ class Answering:
         async with aclosing(self.events(body, choices)) as events:
             async for _ in events:
                 pass
-
-
-def _as_text(name: str) -> str:
-    """The name of a file, which may not be valid text, as text."""
-    return os.fsencode(name).decode(errors="replace")
 
 
 class _Wakeups:
