@@ -33,7 +33,7 @@ COMMANDS = {
     "drafters": "List the drafters and when each helps.",
     "doctor": "Check the installation.",
 }
-"""The first line of each command's help."""
+"""The first line of each command's help; the docstring of the command has the rest."""
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
 """Within a paragraph."""
 
@@ -41,13 +41,14 @@ _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
 @cache
 def load(name: str) -> Any:
     """Import a command: the function or Typer of its name in the file of its name."""
-    name = name.replace("-", "_")
-    command = getattr(import_module(f"specdec_cli.cli.{name}"), name)
+    module = name.replace("-", "_")
+    command = getattr(import_module(f"specdec_cli.cli.{module}"), module)
     if not isinstance(command, typer.Typer):
         alone = typer.Typer(add_completion=False)
-        alone.command(name.replace("_", "-"))(command)
+        alone.command(name)(command)
         command = alone
     found = typer.main.get_command(command)
+    found.help = f"{COMMANDS[name]}\n\n{found.help or ''}".strip()
     for each in (found, *getattr(found, "commands", {}).values()):
         each.help = _LINE_BREAK.sub(" ", each.help or "")  # Typer would keep those of the docstring
     return found

@@ -28,9 +28,7 @@ def batch(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File for the answers.")],
     parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
 ) -> None:
-    """Answer a file of requests, several at a time.
-
-    If you run it again, it continues where it stopped.
+    """If you run it again, it continues where it stopped.
 
     Each line of the file is {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and each
     answer is a line with the same custom_id. -c is the context of each answer.

@@ -27,10 +27,7 @@ def chat(
         typer.Option(help="If the context is full: drop the oldest turns, or stop."),
     ] = "drop",
 ) -> None:
-    """Chat with a model.
-
-    /help lists the commands. In a pipe, each line is a message; put three quotes before and after several lines.
-    """
+    """/help lists the commands. In a pipe, each line is a message; put three quotes before and after several lines."""
     from specdec_cli.weights.model_pair import check_pair
 
     settings = given.settings()

@@ -40,9 +40,7 @@ def check(
     ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens for the memory estimate.")] = 4096,
     json_: opt.Json = False,
 ) -> None:
-    """Compare two models' tokenizers, sizes and memory.
-
-    It reads only file headers.
+    """It reads only file headers.
 
     Exit code 0: you can use them together; 3: you can't; 4: a model can't be reached.
     """

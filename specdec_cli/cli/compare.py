@@ -65,7 +65,6 @@ def compare(
     ] = None,
     list_: Annotated[bool, _output("--list", help="List the saved results.")] = False,
 ) -> None:
-    """Measure drafters and settings against the target alone."""
     from specdec_cli.measure import kept_comparisons
     from specdec_cli.measure.compare import ComparisonRun, require_exact
     from specdec_cli.measure.suites import choose_prompts

@@ -14,7 +14,6 @@ _WHOLE_S = 14.0
 
 
 def demo() -> None:
-    """See the speedup on a small pair that comes with specdec."""
     until = monotonic() + _WHOLE_S
     with interruptible() as interrupt, ExitStack() as stack:
         with status_line("finding settings that pay on this processor", silent=False):

@@ -9,7 +9,6 @@ from specdec_cli.cli.output import print_json
 
 
 def doctor(json_: opt.Json = False) -> None:
-    """Check the installation."""
     from specdec_cli.display.diagnosis_table import print_diagnosis
     from specdec_cli.measure.doctor import diagnose
 

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from specdec_cli.make_drafts.recipe import Recipe
     from specdec_cli.make_drafts.train import DraftTrainingResult
 
-draft = typer.Typer(
-    help="Make a draft model or heads for a target.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+draft = typer.Typer(no_args_is_help=True, add_completion=False)
 
 _Out = Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="File to write the draft to.")]
 _NOTHING_LEFT = "; nothing was written"

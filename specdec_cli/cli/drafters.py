@@ -8,7 +8,6 @@ from specdec_cli.decoding.errors import UsageError
 
 
 def drafters(json_: opt.Json = False) -> None:
-    """List the drafters and when each helps."""
     from specdec_cli.display.tables import lines_table
     from specdec_cli.drafters import names
 

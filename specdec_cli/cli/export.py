@@ -34,10 +34,7 @@ def export(
     ] = None,
     json_: opt.Json = False,
 ) -> None:
-    """Print the settings of a pair for another engine.
-
-    The draft length is the best fixed one by what specdec tune measured.
-    """
+    """The draft length is the best fixed one by what specdec tune measured."""
     from specdec_cli.display.tables import bullets
     from specdec_cli.measure import export as exports
     from specdec_cli.user_files import write_whole

@@ -14,7 +14,6 @@ def ls(
     here: Annotated[bool, typer.Option("--here", help="Only pairs on this machine.")] = False,
     json_: opt.Json = False,
 ) -> None:
-    """List the model pairs."""
     from specdec_cli.display.pair_tables import list_table
     from specdec_cli.pairs.pair_list import list_pairs
 

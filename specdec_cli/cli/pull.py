@@ -45,9 +45,7 @@ def pull(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; take the first proposed draft.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; don't ask.")] = False,
 ) -> None:
-    """Download a model pair.
-
-    First, specdec compares their tokenizers, from the file headers.
+    """First, specdec compares their tokenizers, from the file headers.
 
     If a pull is interrupted, run it again: it continues where it stopped. Each file's checksum is verified; --check
     verifies them again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.

@@ -40,10 +40,7 @@ def replay(
     ] = None,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Replay a recorded run.
-
-    In a pipe, or with -o and without --speed, the whole run is shown at once.
-    """
+    """In a pipe, or with -o and without --speed, the whole run is shown at once."""
     from specdec_cli.display.steps import CAN_READ_KEYS
     from specdec_cli.measure.recorded_settings import RecordedSettings
     from specdec_cli.measure.traces import prompt_of, read_trace

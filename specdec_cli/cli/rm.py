@@ -17,10 +17,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
-    """Delete a pulled pair.
-
-    Files that another pulled pair uses are kept.
-    """
+    """Files that another pulled pair uses are kept."""
     from specdec_cli.pairs.pair_list import plan_removal
     from specdec_cli.user_files import format_bytes
 

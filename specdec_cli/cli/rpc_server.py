@@ -21,9 +21,7 @@ def rpc_server(
         typer.Option(help="Devices to compute on. \\[default: all GPUs, or else the CPU]", metavar="NAME[,NAME...]"),
     ] = None,
 ) -> None:
-    """Compute part of a model for another machine.
-
-    That machine runs specdec with --rpc.
+    """That machine runs specdec with --rpc.
 
     It uses the protocol of llama.cpp's rpc-server, which has no password and no encryption.
     """

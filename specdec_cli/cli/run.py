@@ -81,7 +81,6 @@ def run(
         Path | None, typer.Option(hidden=True, help="Record the prompt and the run to this file, as JSON lines.")
     ] = None,
 ) -> None:
-    """Answer one prompt."""
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE

@@ -44,10 +44,7 @@ def serve(
     ] = False,
     grace: Annotated[float, typer.Option(help="Seconds for running answers to finish after a stop signal.")] = 30.0,
 ) -> None:
-    """Start a server with OpenAI's API and a chat page.
-
-    -c is the context of one slot. Sampling options are the defaults for requests that don't set their own.
-    """
+    """-c is the context of one slot. Sampling options are the defaults for requests that don't set their own."""
     api_key = api_key and api_key.strip()  # as clients' keys are: an .env file may end its lines with CRLF
     if api_key == "":
         raise UsageError("the API key is empty", "Give a key, or leave out --api-key and SPECDEC_API_KEY.")

@@ -18,7 +18,6 @@ def show(
     ] = False,
     json_: opt.Json = False,
 ) -> None:
-    """Show details of a pair."""
     from specdec_cli.display.pair_tables import details_table
     from specdec_cli.pairs.pair_list import pair_details
 

@@ -37,10 +37,7 @@ def tune(
     raw: opt.Raw = False,
     system: opt.System = None,
 ) -> None:
-    """Measure a pair on this machine and predict its speedup.
-
-    run and compare use what was measured.
-    """
+    """run and compare use what was measured."""
     from specdec_cli.display.tuning_tables import tables
     from specdec_cli.measure import tune as tuning
     from specdec_cli.pairs.config_layers import resolve
