@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from specdec_cli import __version__
-from specdec_cli.cli.error_reporting import ErrorReporting, refuse_glued
+from specdec_cli.cli.error_reporting import refuse_glued, reporting
+from specdec_cli.cli.signals import ended_by_signals
+from specdec_cli.display.terminal import neutralise_streams
 
 COMMANDS = {
     "demo": "See the speedup on a small pair that comes with specdec.",
@@ -54,8 +59,23 @@ def load(name: str) -> Any:
     return found
 
 
-class _Commands(ErrorReporting):
-    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # Typer has no public Context type
+class _Commands(TyperGroup):
+    def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
+        """Parse and run a command line, and exit. Output goes through streams that neutralise control characters."""
+        neutralise_streams()
+        if not os.environ.get("TERMINAL_WIDTH", "0").isdecimal():
+            del os.environ["TERMINAL_WIDTH"]  # Typer would fail to import
+        with ended_by_signals(), reporting():
+            code = super().main(*args, **{**options, "standalone_mode": False})
+            sys.stdout.flush()  # a full disk shows now, or never
+            sys.exit(code)
+
+    def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
+        """Run a command. Otherwise Typer itself would report some errors."""
+        with reporting():
+            return super().invoke(ctx)
+
+    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as above
         """The command and its arguments. Raises UsageError for letters attached to a short option.
 
         Completion must not fail: there, letters are accepted, and an unknown command is None.

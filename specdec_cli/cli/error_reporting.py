@@ -12,11 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
 
-from specdec_cli.cli.signals import ended_by_signals
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.display.terminal import SafeConsole, can_paint, close, neutralise_streams
+from specdec_cli.display.terminal import SafeConsole, can_paint, close
 
 if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt
@@ -25,25 +23,6 @@ if TYPE_CHECKING:
 _LETTERS = re.compile(r"-[A-Za-z]{2}")
 _WrongUse: Any = typer.BadParameter.__base__
 """What Typer raises for a command line that it can't parse. It exports only this subclass."""
-
-
-class ErrorReporting(TyperGroup):
-    """The command group, which reports every known error. SPECDEC_DEBUG=1 shows tracebacks, too."""
-
-    def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
-        """Parse and run a command line, and exit. Output goes through streams that neutralise control characters."""
-        neutralise_streams()
-        if not os.environ.get("TERMINAL_WIDTH", "0").isdecimal():
-            del os.environ["TERMINAL_WIDTH"]  # Typer would fail to import
-        with ended_by_signals(), _reporting():
-            code = super().main(*args, **{**options, "standalone_mode": False})
-            sys.stdout.flush()  # a full disk shows now, or never
-            sys.exit(code)
-
-    def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
-        """Run a command. Otherwise Typer itself would report some errors."""
-        with _reporting():
-            return super().invoke(ctx)
 
 
 def refuse_glued(command: Any, arguments: Sequence[str]) -> None:
@@ -70,8 +49,8 @@ def refuse_glued(command: Any, arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _reporting() -> Iterator[None]:
-    """Turn an exception into a message and an exit code."""
+def reporting() -> Iterator[None]:
+    """Turn every known exception into a message and an exit code. SPECDEC_DEBUG=1 shows tracebacks, too."""
     code = 0
     try:
         yield
