@@ -23,17 +23,9 @@ def check(
         str | None, typer.Argument(metavar="draft", help="The same as -md.", autocompletion=models)
     ] = None,
     target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            "-m",
-            help="Target: a .gguf file, REPO:QUANT, REPO/FILE.gguf or a profile.",
-            autocompletion=models,
-        ),
+        str | None, opt.target(help="Target: a .gguf file, REPO:QUANT, REPO/FILE.gguf or a profile.")
     ] = None,
-    draft: Annotated[
-        str | None, typer.Option("--draft", "-md", help="Draft, in the same forms.", autocompletion=models)
-    ] = None,
+    draft: Annotated[str | None, opt.draft(help="Draft, in the same forms.")] = None,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="Model pair by name (see specdec ls).", autocompletion=pairs)
     ] = None,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.output import print_json, print_parts
@@ -69,7 +68,7 @@ def prune(
         options = CopyOptions(_target(given), out, force, given.flags["threads"], interrupt, view)
         layers: str | LayerSearch = keep_layers or ""
         if search is not None:
-            view.answering()
+            view.waiting("letting the target answer")
             gpu_layers = given.flags["gpu_layers"]
             layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers)
         result = prune_target(options, layers)
@@ -99,7 +98,6 @@ def quantize(
 
 
 def _show(result: DraftCopyResult | DraftTrainingResult, as_json: bool) -> None:
-    """Print what a draft is and how to use it."""
     from specdec_cli.display.draft_making import copy_tables, training_tables
     from specdec_cli.make_drafts.draft_copy import DraftCopyResult
 
@@ -192,12 +190,7 @@ def _train(
         str | None, typer.Option(metavar="DRAFT", help="Another draft to compare the new one with.")
     ] = None,
     what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HARDWARE",
-            help="Also predict the speed on another machine; may be repeated.",
-            autocompletion=completion.machines,
-        ),
+        list[str] | None, opt.hardware(help="Also predict the speed on another machine; may be repeated.")
     ] = None,
     force: _Force = False,
     json_: opt.Json = False,

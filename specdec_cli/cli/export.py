@@ -20,18 +20,12 @@ from specdec_cli.cli.output import print_json, print_parts
 def export(
     given: opt.Given,
     engine: Annotated[
-        str,
-        typer.Argument(help="llama-server, vllm or sglang.", autocompletion=completion.serving_engines),
+        str, typer.Argument(help="llama-server, vllm or sglang.", autocompletion=completion.serving_engines)
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write a settings file.")
     ] = None,
-    what_if: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HARDWARE", help="Choose the length for another machine.", autocompletion=completion.machines
-        ),
-    ] = None,
+    what_if: Annotated[str | None, opt.hardware(help="Choose the length for another machine.")] = None,
     json_: opt.Json = False,
 ) -> None:
     """The draft length is the best fixed one by what specdec tune measured."""

@@ -66,6 +66,11 @@ _PANELS = (None, "Models", "Speculation", "Sampling", "Machine")
 ALL = tuple(sorted(_OPTIONS, key=lambda name: _PANELS.index(_OPTIONS[name].panel)))
 """The names of all options of settings."""
 
+target = partial(typer.Option, "--target", "-m", autocompletion=completion.models)
+draft = partial(typer.Option, "--draft", "-md", autocompletion=completion.models)
+hardware = partial(typer.Option, metavar="HARDWARE", autocompletion=completion.machines)
+"""Options with a help of their own in each command."""
+
 Raw = Annotated[bool, typer.Option("--raw", hidden=True, help="Send the prompt as is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="System message.")]
 Prediction = Annotated[
@@ -85,7 +90,6 @@ def _default(about: Option) -> str:
 
 
 def _annotation(name: str) -> Any:
-    """The annotation of one option for Typer."""
     about, kind = _OPTIONS[name], KINDS.get(name, "str")
     flags = (f"--{(about.flag or name).replace('_', '-')}", about.short) if about.short or about.flag else ()
     option = typer.Option(
@@ -121,15 +125,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
     raise typer.Exit
 
 
-_HelpAll = Annotated[
-    bool,
-    typer.Option(
-        "--help-all",
-        is_eager=True,
-        callback=_show_all,
-        help="Show all options.",
-    ),
-]
+_HelpAll = Annotated[bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show all options.")]
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

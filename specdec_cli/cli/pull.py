@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.cli.completion import models, pairs
+from specdec_cli.cli import options as opt
+from specdec_cli.cli.completion import pairs
 from specdec_cli.cli.output import print_json, print_parts
 from specdec_cli.decoding.errors import IncompatiblePair, Interrupted
 from specdec_cli.display.terminal import status_line
@@ -20,18 +21,8 @@ if TYPE_CHECKING:
 
 def pull(
     name: Annotated[str | None, typer.Argument(help="A profile; specdec ls lists them.", autocompletion=pairs)] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf or a local file.", autocompletion=models
-        ),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft", "-md", help="Draft, in the same forms. Without it, pull proposes drafts.", autocompletion=models
-        ),
-    ] = None,
+    target: Annotated[str | None, opt.target(help="Target: REPO:QUANT, REPO/FILE.gguf or a local file.")] = None,
+    draft: Annotated[str | None, opt.draft(help="Draft, in the same forms. Without it, pull proposes drafts.")] = None,
     as_: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Name for the pair, if you gave models.")
     ] = None,

@@ -6,6 +6,7 @@ import secrets
 import sys
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,55 +26,30 @@ if TYPE_CHECKING:
     from specdec_cli.measure.traces import TraceFile
     from specdec_cli.settings.config import Settings
 
-
-_Prompt = Annotated[str | None, typer.Argument(help="The prompt. Piped text is added to it.")]
-_File = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", help="Read the prompt from a file."),
-]
-_Baseline = Annotated[bool, typer.Option("--baseline", help="Also run the target alone and compare.")]
-_Stop = Annotated[
-    list[str] | None,
-    typer.Option(hidden=True, help=r"Stop at this string; \n, \t and \\ are escapes; may be repeated."),
-]
-
-_JsonSchema = Annotated[
-    str | None,
-    typer.Option(
-        help="Constrain the answer to a JSON schema, in a file or as text.",
-        metavar="FILE|TEXT",
-        hidden=True,
-        rich_help_panel="Constraints",
-    ),
-]
-_GrammarFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--grammar",
-        hidden=True,
-        help="Constrain the answer to a grammar in GBNF or Lark.",
-        rich_help_panel="Constraints",
-    ),
-]
-_Regex = Annotated[
-    str | None,
-    typer.Option(hidden=True, help="Constrain the answer to a regular expression.", rich_help_panel="Constraints"),
-]
+_constraint = partial(typer.Option, hidden=True, rich_help_panel="Constraints")
 
 
 @opt.takes(*opt.ALL)
 def run(
     given: opt.Given,
-    prompt: _Prompt = None,
-    file: _File = None,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt. Piped text is added to it.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
     raw: opt.Raw = False,
     system: opt.System = None,
-    stop: _Stop = None,
-    json_schema: _JsonSchema = None,
-    grammar: _GrammarFile = None,
-    regex: _Regex = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(hidden=True, help=r"Stop at this string; \n, \t and \\ are escapes; may be repeated."),
+    ] = None,
+    json_schema: Annotated[
+        str | None,
+        _constraint(help="Constrain the answer to a JSON schema, in a file or as text.", metavar="FILE|TEXT"),
+    ] = None,
+    grammar: Annotated[
+        Path | None, _constraint("--grammar", help="Constrain the answer to a grammar in GBNF or Lark.")
+    ] = None,
+    regex: Annotated[str | None, _constraint(help="Constrain the answer to a regular expression.")] = None,
     prediction: opt.Prediction = None,
-    baseline: _Baseline = False,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Also run the target alone and compare.")] = False,
     json_: opt.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
     verbose: opt.Verbose = False,
@@ -151,7 +127,6 @@ def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) 
 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:
-    """Begin to record a run."""
     from specdec_cli.measure.traces import TraceFile
 
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.output import print_json, print_parts
@@ -25,14 +24,7 @@ def tune(
         str | None, typer.Option(help="A suite or a file of prompts, as in compare. \\[default: a mixture]")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Roughly how long to measure.")] = 60.0,
-    what_if: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HARDWARE",
-            help="Predict for another machine instead of measuring.",
-            autocompletion=completion.machines,
-        ),
-    ] = None,
+    what_if: Annotated[str | None, opt.hardware(help="Predict for another machine instead of measuring.")] = None,
     json_: opt.Json = False,
     raw: opt.Raw = False,
     system: opt.System = None,

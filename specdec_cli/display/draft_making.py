@@ -54,10 +54,6 @@ class DraftView(ExitStack, CopyProgress):
             self._print(f"{what} {got}, because rows of {columns} values don't fit {types}")
         self._print(f"the copy will have {_size(planned.bytes, planned.target_bytes)}")
 
-    def answering(self) -> None:
-        """The target writes the answers that agreement is measured on."""
-        self._waiting("letting the target answer")
-
     def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
         """What a search will do, and how long it may take."""
         self._print(
@@ -90,9 +86,9 @@ class DraftView(ExitStack, CopyProgress):
         self._print(f"{out} holds the best so far")
 
     def measuring(self, what: str) -> None:
-        self._waiting(f"measuring {what}")
+        self.waiting(f"measuring {what}")
 
-    def _waiting(self, what: str) -> None:
+    def waiting(self, what: str) -> None:
         self._end()
         self.enter_context(status_line(what, self._silent))
 
@@ -125,7 +121,6 @@ class DraftView(ExitStack, CopyProgress):
 
 
 def copy_tables(draft: DraftCopyResult) -> RenderableType:
-    """A finished copy."""
     pruned = draft.kept and len(draft.layers) < (draft.of or 0)
     others = ", ".join(f"{len(tensors)} are {got}" for got, tensors in _by_type(draft.unfit).items())
     lines = {
