@@ -176,8 +176,7 @@ def compare(
         named = {name: session.settings_of(sampling, config) for name, config in (variants or {}).items()}
         named = named or {f"{base.drafter}, k={base.draft_tokens}": base}
         run = ComparisonRun(base, with_baselines(base, named), rounds)
-        update = (lambda trials, count: progress(len(trials), count)) if progress else _ignore
-        result = run.run(session, chosen, system, raw, update)
+        result = run.run(session, chosen, system, raw, progress or _ignore)
     if run.error:
         raise run.error
     require_exact(result)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -96,7 +97,9 @@ def compare(
         outputs.callback(require_exact, result)
         outputs.callback(_show, result, before, json_, md)
         if html:
-            outputs.callback(_write_page, result, html)
+            from specdec_cli.display import comparison_html
+
+            outputs.callback(lambda: write_file(html, comparison_html.page(result)))
         if save:
             outputs.callback(kept_comparisons.store, save, result)
     if run.error:
@@ -131,25 +134,24 @@ def _list(as_json: bool) -> None:
         print("No results are saved.", file=sys.stderr)
 
 
-def _write_page(result: ComparisonResult, place: Path) -> None:
-    from specdec_cli.display import comparison_html
-
-    write_file(place, comparison_html.page(result))
-
-
 def _measure(
     run: ComparisonRun, prompts: list[Prompt], system: str | None, raw: bool, silent: bool
 ) -> tuple[ComparisonResult, int]:
     """Load the models and measure. Returns the result, partial after an interrupt, and the exit code."""
-    from specdec_cli.display.comparison_tables import Progress
     from specdec_cli.engine.engine import Engine
 
     with interruptible(" before anything was measured") as interrupt:
         with status_line("loading", silent) as say:
             engine = Engine(run.loaded, interrupt, variants=run.drafting)
             engine.weights.read_corpus(interrupt, say)
-        with engine, Progress(sys.stderr, run.baselines) as progress:
-            result = run.run(engine.session(), prompts, system, raw, progress.update)
+        started = monotonic()
+        with engine, status_line("measuring", silent=False) as say_left:
+
+            def update(done: int, total: int) -> None:
+                left = (monotonic() - started) / done * (total - done)
+                say_left(f"{done} of {total} runs, about {left:,.0f} s left")
+
+            result = run.run(engine.session(), prompts, system, raw, update)
         return result, interrupt.exit_code
 
 

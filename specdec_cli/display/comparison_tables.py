@@ -1,23 +1,17 @@
 """A comparison on the screen and in Markdown."""
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from time import monotonic
-from typing import TextIO
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
 from specdec_cli.display.tables import FittingTable, bullets, plain_table
-from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
-from specdec_cli.measure.trials import Summary, Trial, summarise
+from specdec_cli.measure.trials import Summary
 
-_INTERVAL_S = 0.25
 _NOISY = 0.1
 """If the baseline's rounds differ by more than this, a warning comes before the figures."""
 _NAMED = 6
@@ -53,37 +47,6 @@ DETAILS = ("variant", "answers", "accepted by position", "time")
 COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/step", "cost", "accept", "TTFT", "TPOT")
 
 
-class Progress(ExitStack):
-    """While a comparison runs: the progress, the time left, and each variant's speed so far. Silent without a terminal.
-
-    baselines: by variant.
-    """
-
-    def __init__(self, out: TextIO, baselines: Mapping[str, str]) -> None:
-        super().__init__()
-        self._live = Live(console=SafeConsole(file=out), auto_refresh=False, transient=True)
-        if can_paint(out):
-            self.enter_context(self._live)
-        self._baselines = baselines
-        self._started = monotonic()
-        self._next = 0.0
-
-    def update(self, trials: Sequence[Trial], total: int) -> None:
-        """Show the state after one more trial, a few times a second at most."""
-        now = monotonic()
-        if not self._live.is_started or now < self._next:
-            return
-        self._next = now + _INTERVAL_S
-        left = (now - self._started) / len(trials) * (total - len(trials))
-        lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
-        for name, baseline in self._baselines.items():
-            summary = summarise(trials, name, baseline)
-            if summary and summary.tokens_per_s:
-                so_far = f", {summary.claimed} so far" if summary.claimed else ""
-                lines.append(Text(f"  {name}: {summary.tokens_per_s:,.1f} tokens/s{so_far}"))
-        self._live.update(Group(*lines), refresh=True)
-
-
 def tables(result: ComparisonResult) -> list[RenderableType]:
     """The result as Rich renderables: the verdict, all variants by rank, positions and time, advice, conditions."""
     verdict = result.verdict
@@ -116,7 +79,6 @@ def _breakable(name: str) -> Text:
 
 
 def markdown(result: ComparisonResult) -> str:
-    """The result as Markdown, to paste into an issue."""
     verdict = result.verdict
     lines = [f"**{_PARTIAL}**  "] if result.partial else []
     lines += [f"**{verdict.headline}**  ", f"{verdict.sentence}  ", f"**{verdict.recommendation}**  "]

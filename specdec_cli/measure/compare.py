@@ -44,8 +44,8 @@ _WARM_UP_TOKENS = 16
 _LEAST_ROOM = 16
 """Tokens that an answer must have room for, or its prompt is skipped as too long."""
 
-Update = Callable[[Sequence[Trial], int], None]
-"""Called after each trial with the trials so far and how many there will be."""
+Update = Callable[[int, int], None]
+"""Called after each trial with the number of trials so far and of all."""
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]
 """What is shown of a result that may come from anybody."""
 _RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts", "temp": "temperature"}
@@ -219,10 +219,6 @@ class ComparisonRun:
         return replace(self._settings, drafter=most.drafter, draft=most.draft)
 
     @property
-    def baselines(self) -> dict[str, str]:
-        return {name: variant.baseline for name, variant in self.variants.items()}
-
-    @property
     def drafting(self) -> list[Settings]:
         """The settings that draft."""
         return [variant.settings for variant in self.variants.values() if variant.settings.drafter != "none"]
@@ -259,7 +255,7 @@ class ComparisonRun:
                     raise Interrupted
                 self._trials.append(trial_of(variant.name, prompt.id, prompt.category, number, metrics))
                 self._transcripts.append(Transcript.of(metrics.history, tuple(context.thread_log)))
-                update(self._trials, len(chosen) * self._rounds * len(self.variants))
+                update(len(self._trials), len(chosen) * self._rounds * len(self.variants))
             complete = True
             self._explain(session, {prompt.id: ids for prompt, ids in chosen.items()})
             session.keep_costs()
