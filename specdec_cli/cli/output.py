@@ -8,29 +8,23 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import SafeConsole, StderrBar, close, status_line
+from specdec_cli.display.terminal import SafeConsole, close, status_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.style import Style
 
-    from specdec_cli.decoding.types import Event, Origin
+    from specdec_cli.decoding.types import Origin
+    from specdec_cli.display.live import PlainDisplay
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceFile
 
 _UNCUT = 10_000
 """Cells that hold any line."""
-
-
-class EventDisplay(Protocol):
-    """A display or a recording: it takes the events of an answer."""
-
-    def show(self, event: Event) -> None: ...
-    def close(self) -> None: ...
 
 
 def json_text(value: object, indent: int | None = None) -> str:
@@ -117,10 +111,9 @@ def show_answer(
     display = on_stdout(answer.result.settings.max_tokens, quiet, styles) if shown else None
     session.clock = session.interrupt.clock
     session.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
-    displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
-    bar = StderrBar()
-    if not silent:
-        session.models.show_reading(display.reading if isinstance(display, LiveDisplay) else bar.reading)
+    displays: list[TraceFile | LiveDisplay | PlainDisplay] = [part for part in (trace, display) if part is not None]
+    if display and not quiet:
+        session.models.show_reading(display.reading)
     error: SpecdecError | BrokenPipeError | None = None
     try:
         try:
@@ -131,7 +124,6 @@ def show_answer(
             error = failure
         finally:
             session.models.show_reading(None)  # later prompts are not of this answer
-            bar.erase()
             if display is not None:
                 display.close()
     except BrokenPipeError as gone:

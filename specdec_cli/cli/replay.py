@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.output import EventDisplay, print_parts, print_report, require_place, write_file
+from specdec_cli.cli.output import print_parts, print_report, require_place, write_file
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import SafeConsole, can_paint
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
+    from specdec_cli.display.live import LiveDisplay, PlainDisplay
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.measure.recorded_settings import RecordedSettings
 
@@ -63,7 +64,10 @@ def replay(
 
         page = path.suffix == ".html"
         content = player.html(settings, prompt_of(recorded), events) if page else player.svg(settings, events)
-        _write(path, content, file)
+        if path.exists() and path.samefile(file):
+            raise UsageError(f"{path} is the recording itself", "Name another file.")
+        require_place(path)
+        write_file(path, content)
     usual = math.inf if output else 1.0
     raise typer.Exit(_show(settings, events, usual if speed is None else speed, step, verbose))
 
@@ -84,7 +88,7 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
 
             with Keyboard(interrupt.is_set) as keyboard:
                 interrupt.stop_with(keyboard.suspended)  # before anything is shown that asks for a key
-                display: EventDisplay = (painted := StepDisplay(SafeConsole(), most))
+                display: LiveDisplay | PlainDisplay = (painted := StepDisplay(SafeConsole(), most))
                 interrupt.stop_with(painted.suspended)
                 finished = _play(events, report, display, keyboard.wait)
         else:
@@ -102,7 +106,9 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
         return interrupt.exit_code
 
 
-def _play(events: list[Event], report: Metrics, display: EventDisplay, wait: Callable[[Event], bool]) -> bool:
+def _play(
+    events: list[Event], report: Metrics, display: LiveDisplay | PlainDisplay, wait: Callable[[Event], bool]
+) -> bool:
     """Show each event when it's due. Returns False if `wait` does, which means that the user has seen enough."""
     try:
         for event in events:
@@ -126,11 +132,3 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
         return not interrupt.is_set()
 
     return wait
-
-
-def _write(path: Path, content: str, recording: Path) -> None:
-    """Write an export, never over the recording."""
-    if path.exists() and path.samefile(recording):
-        raise UsageError(f"{path} is the recording itself", "Name another file.")
-    require_place(path)
-    write_file(path, content)

@@ -31,7 +31,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Done, Event, Origin, Step
 from specdec_cli.display.parts import LABEL, REJECTED, STYLES, append_token, legend, spark
-from specdec_cli.display.terminal import ReadingBar, SafeConsole, can_paint, raw, safe
+from specdec_cli.display.terminal import ReadingBar, SafeConsole, can_paint, raw, safe, write_over
 from specdec_cli.engine.baseline import ProbedRatios
 
 _OPEN_ROWS, _KEPT_ROWS = 8, 3
@@ -69,7 +69,7 @@ def on_stdout(
 
 
 class PlainDisplay:
-    """Writes the answer and nothing else.
+    """Writes the answer as plain text.
 
     out: what can be written to as it is, or a SafeStream. coloured: style each token by its origin (FORCE_COLOR).
     """
@@ -79,6 +79,14 @@ class PlainDisplay:
         self._coloured = coloured
         self._flushed = 0.0
         self._last = "\n"
+        self._bar = ReadingBar()
+        self._reading = ""
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Show on stderr, if that is a terminal, how much of the prompt has been read. At the end, erase that."""
+        before, self._reading = self._reading, self._bar.line(what, done, total)
+        if before or self._reading:
+            write_over(self._reading)
 
     def show(self, event: Event) -> None:
         """Write what an event adds. Raises BrokenPipeError if nobody reads any more."""
@@ -103,6 +111,7 @@ class PlainDisplay:
 
     def close(self) -> None:
         """End the last line, also where no Done came. Raises BrokenPipeError if nobody reads any more."""
+        self.reading("", 0, 0)  # the prompt may not have been read to its end
         if not self._last.endswith("\n"):
             self._put("\n")
         self._out.flush()
@@ -251,7 +260,6 @@ class LiveDisplay:
         self._fresh.clear()
 
     def _panel(self, width: int) -> list[Text]:
-        """The rows below the text."""
         rows = [Text("\u2500" * _room(width), LABEL)]
         if self._step is None:
             rows.append(Text(self._reading or "reading the prompt"))
@@ -264,7 +272,6 @@ class LiveDisplay:
         return rows
 
     def _figures(self, width: int) -> list[Text]:
-        """How fast it goes, and the target alone; what was kept, and how far the answer is."""
         ratios = self._probed.ratios
         if len(ratios) != self._known:
             self._known, self._speedup = len(ratios), geometric_interval(ratios)

@@ -120,12 +120,7 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
 
     Yields a function that replaces the text.
     """
-    shown = not silent and can_paint(sys.stderr)
-
-    def show(text: str) -> None:
-        if shown:
-            _write_over(text)
-
+    show: Callable[[str], None] = (lambda _: None) if silent else write_over
     show(f"{what} ...")
     try:
         yield lambda now: show(f"{now} ...")
@@ -133,8 +128,10 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
         show("")
 
 
-def _write_over(line: str) -> None:
+def write_over(line: str) -> None:
     """Replace the status line. Line breaks in it become spaces, because only one line can be erased."""
+    if not can_paint(sys.stderr):
+        return
     out = raw(sys.stderr)
     shown = safe(line).replace("\n", " ")
     width = max(SafeConsole(stderr=True).width - 1, 1)  # a wrapped line could not be erased
@@ -160,22 +157,3 @@ class ReadingBar:
         full = round(_CELLS * done / total)
         left = seconds * (total - done) / done
         return f"reading {what} {'━' * full}{'─' * (_CELLS - full)} {done:,}/{total:,}, {left:.0f} s left"
-
-
-class StderrBar:
-    """The progress bar on stderr, if that is a terminal, for answers that are not shown in the live view."""
-
-    def __init__(self) -> None:
-        self._bar = ReadingBar()
-        self._shown = False
-
-    def reading(self, what: str, done: int, total: int) -> None:
-        """Show the progress. The bar is erased at the end."""
-        line = self._bar.line(what, done, total)
-        if can_paint(sys.stderr) and (line or self._shown):
-            _write_over(line)
-            self._shown = bool(line)
-
-    def erase(self) -> None:
-        """Erase the bar of a prompt that was not read to its end."""
-        self.reading("", 0, 0)
