@@ -9,7 +9,7 @@ from typing import Any
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import comparison_tables as tables
-from specdec_cli.display.pages import render
+from specdec_cli.display.pages import render, scripted_page
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.trials import FEW_DRAFTS, Trial
 from specdec_cli.settings.options import given_in
@@ -24,16 +24,16 @@ _PARTS = ("draft", "verify", "sample", "other")
 
 
 def page(result: ComparisonResult) -> str:
-    """The HTML of the page."""
     answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
-    speedups = {name: [each for each in result.of_category(name) if each.bounds] for name in result.categories}
-    intervals = [each.speedup for summaries in speedups.values() for each in summaries if each.speedup]
+    intervals = {name: [each for each in result.of_category(name) if each.bounds] for name in result.categories}
+    speedups = {name: summaries for name, summaries in intervals.items() if summaries}
     runners = [each for each in overall if each.tokens_per_s]
     details = {name: cells for name, *cells in tables.details_of(result)}
     facts, own = _facts(result)
-    return render(
-        "comparison.html",
+    return scripted_page(
+        "comparison",
+        (),
         result=result,
         verdict=verdict,
         overall=overall,
@@ -49,8 +49,8 @@ def page(result: ComparisonResult) -> str:
             name: {"time": time, "answers": same, "settings": own.get(name)}
             for name, (same, _, time) in details.items()
         },
-        speedups={name: summaries for name, summaries in speedups.items() if summaries},
-        axis=_Axis(intervals),
+        speedups=speedups,
+        axis=_Axis([each.speedup for summaries in speedups.values() for each in summaries if each.speedup]),
         longest_draft=max((len(each.per_position) for each in overall), default=0),
         timed=[each for each in overall if each.tpot_ms and each.shares],
         parts=_PARTS,

@@ -45,8 +45,8 @@ def render(template: str, folder: Path = _HERE, **values: object) -> str:
 
 
 def scripted_page(name: str, scripts: Sequence[str], folder: Path = _HERE, **values: object) -> str:
-    """Render NAME.html with the style of NAME.css and one script, joined from these files. The page's security policy
-    allows only these two.
+    """Render NAME.html with the style of NAME.css and one script, joined from these files. Other scripts and styles are
+    forbidden by the page's security policy.
     """
     sources = (_source(folder / script) for script in scripts)
     script, styles = Markup("".join(sources)), Markup(render(f"{name}.css", folder, **values))
