@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from specdec_cli.engine.async_engine import AsyncEngine
     from specdec_cli.engine.engine import Engine
 
-_PREFIX = "specdec/"
 _LOADING = Lock()
 
 
@@ -49,26 +48,27 @@ def register_models(register: Callable[..., None]) -> None:
         register(PairModel(pair.name), AsyncPairModel(pair.name))
 
 
-class PairModel(llm.Model):
+class _Pair:
     """A pair; its models are loaded at the first prompt, and stay."""
 
     can_stream = True
     Options = _Options
 
     def __init__(self, name: str) -> None:
-        self.model_id, self._name = f"{_PREFIX}{name}", name
+        self.model_id, self._name = f"specdec/{name}", name
 
+
+class PairModel(_Pair, llm.Model):
     def execute(
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
     ) -> Iterator[str]:
-        """The text of an answer, as it comes."""
         from specdec_cli.decoding.metrics import Metrics
         from specdec_cli.engine.generation import text_of
 
         with _errors():
             engine, metrics = _engines(self._name)[0], Metrics()
             messages = _messages(engine, prompt)
-            with closing(engine.stream(messages, _sampling(prompt))) as events:
+            with closing(engine.stream(messages, SamplingParams(**prompt.options.model_dump()))) as events:
                 for event in events:
                     metrics.add(event)
                     if text := text_of(event):
@@ -76,15 +76,7 @@ class PairModel(llm.Model):
             response.set_usage(input=len(engine.tokenize(messages)), output=metrics.emitted)
 
 
-class AsyncPairModel(llm.AsyncModel):
-    """The same for asyncio."""
-
-    can_stream = True
-    Options = _Options
-
-    def __init__(self, name: str) -> None:
-        self.model_id, self._name = f"{_PREFIX}{name}", name
-
+class AsyncPairModel(_Pair, llm.AsyncModel):
     async def execute(
         self,
         prompt: llm.Prompt,
@@ -92,14 +84,13 @@ class AsyncPairModel(llm.AsyncModel):
         response: llm.AsyncResponse,
         conversation: llm.AsyncConversation | None,
     ) -> AsyncGenerator[str, None]:
-        """The text of an answer, as it comes."""
         from specdec_cli.decoding.metrics import Metrics
         from specdec_cli.engine.generation import text_of
 
         with _errors():
             metrics, (_, engine) = Metrics(), await asyncio.to_thread(_engines, self._name)
             messages = _messages(engine.engine, prompt)
-            async with aclosing(engine.stream(messages, _sampling(prompt))) as events:
+            async with aclosing(engine.stream(messages, SamplingParams(**prompt.options.model_dump()))) as events:
                 async for event in events:
                     metrics.add(event)
                     if text := text_of(event):
@@ -121,10 +112,6 @@ def _engines(name: str) -> tuple[Engine, AsyncEngine]:
     """A pair's engine, loaded once: `cache` alone would let two first prompts at a time load it twice."""
     with _LOADING:
         return _loaded(name)
-
-
-def _sampling(prompt: llm.Prompt) -> SamplingParams:
-    return SamplingParams(**prompt.options.model_dump())
 
 
 def _messages(engine: Engine, prompt: llm.Prompt) -> str | list[dict[str, str]]:
