@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from specdec_cli.cli.signals import cancelled_by_signals
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 from specdec_cli.user_files import is_file
-
-if TYPE_CHECKING:
-    from specdec_cli.server.batch_run import BatchRun
 
 
 @opt.takes(*opt.ALL)
@@ -35,6 +32,7 @@ def batch(
     """
     import asyncio
 
+    from specdec_cli.display.parts import duration
     from specdec_cli.server.batch_run import BatchRun
 
     if is_file(source) and is_file(output) and source.samefile(output):
@@ -48,7 +46,9 @@ def batch(
         with status_line("answering", silent=False) as say:
 
             def report() -> None:
-                say(_line(work, monotonic() - started))
+                done, left = work.done - work.done_before, work.total - work.done
+                rest = f", {duration((monotonic() - started) / done * left)} left" if done and left else ""
+                say(f"{work.done:,} of {work.total:,} answers{rest}")
 
             ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
     if ended_by:
@@ -61,12 +61,3 @@ def batch(
     speed = f"; {work.written / seconds:,.1f} tokens/s" if work.written else ""
     print_parts(f"{work.done:,} answers in {output}{failed}{speed}", stderr=True, uncut=True)
     raise typer.Exit(1 if work.bad or work.failed else 0)
-
-
-def _line(work: BatchRun, seconds: float) -> str:
-    """The progress, and how long the rest will take at this speed."""
-    from specdec_cli.display.parts import duration
-
-    done, left = work.done - work.done_before, work.total - work.done
-    rest = f", {duration(seconds / done * left)} left" if done and left else ""
-    return f"{work.done:,} of {work.total:,} answers{rest}"

@@ -73,11 +73,9 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
 
     if not suffixes:
         return []
-    path = Path(incomplete)
-    folder = path if incomplete.endswith("/") else path.parent
     typed = incomplete[: incomplete.rfind("/") + 1]
     return sorted(
-        f"{typed}{entry.name}/" if entry.is_dir() else f"{typed}{entry.name}"
-        for entry in folder.glob("*")
+        f"{typed}{entry.name}{'/' * entry.is_dir()}"
+        for entry in Path(typed).glob("*")
         if entry.is_dir() or entry.suffix in suffixes
     )

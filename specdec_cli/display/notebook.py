@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib import import_module
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 from markupsafe import Markup
@@ -66,21 +66,15 @@ def is_running() -> bool:
     return hasattr(shell, "kernel")
 
 
-class DownloadBars:
+class DownloadBars(ExitStack):
     """Shows the progress of downloads as bars in a notebook's cell. Called as `hub.download.DownloadProgress`."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
+        super().__init__()
         self._sizes = sizes
         self._done = dict.fromkeys(self._sizes, 0)
         self._cell: Any = None
         self._shown_at = 0.0
-
-    def __enter__(self) -> DownloadBars:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._cell is not None:
-            self._show()
 
     def __call__(self, name: str, state: str, done: int) -> None:
         self._done[name] = done
@@ -97,6 +91,7 @@ class DownloadBars:
         cell = ipython.HTML(str(Markup("").join(rows)))
         if self._cell is None:
             self._cell = ipython.display(cell, display_id=True)
+            self.callback(self._show)
         else:
             self._cell.update(cell)
         self._shown_at = monotonic()

@@ -141,12 +141,8 @@ def run_details(run: RunRecord) -> RenderableType:
     lines["memory"] = _memory(run.memory) if run.memory else ""
     lines["rounding"] = run.rounding
     if run.undrafted:
-        lines["advice"] = f"specdec tune --what-if {_ELSEWHERE} predicts what drafts gain on another machine"
+        lines["advice"] = "specdec tune --what-if rtx-4090 predicts what drafts gain on another machine"
     return Group(Text(), lines_table(lines))
-
-
-_ELSEWHERE = "rtx-4090"
-"""A machine in profiles/hardware."""
 
 
 def _headline(run: RunRecord) -> str:
@@ -214,7 +210,6 @@ def _speeds(run: RunRecord) -> list[Text]:
 
 
 def _kept(metrics: Metrics) -> str:
-    """How much of the drafts was accepted."""
     if not metrics.drafted:
         return ""
     rate = f"{metrics.accepted:,} of {metrics.drafted:,} draft tokens kept ({metrics.acceptance_rate:.0%})"
@@ -222,14 +217,12 @@ def _kept(metrics: Metrics) -> str:
 
 
 def _ended(metrics: Metrics) -> str:
-    """Why the answer ended, and how many tokens it has."""
     if metrics.reason == "length":
         return f"{_REASONS[metrics.reason]} {metrics.emitted}"
     return f"{_REASONS[metrics.reason]} after {metrics.emitted} token{'s' if metrics.emitted != 1 else ''}"
 
 
 def _lengths(counts: Sequence[int]) -> str:
-    """How many steps had a draft of which length."""
     groups = {}
     for low, high in _LENGTHS:
         if steps := sum(counts[low : None if high is None else high + 1]):
@@ -247,7 +240,6 @@ def _times(run: RunRecord) -> str:
 
 
 def _memory(models: Sequence[ModelMemory]) -> str:
-    """The memory of each model, by its parts, and of all models together."""
     shown = []
     for model in models:
         weights, cache, buffers = map(format_bytes, (model.weights, model.cache, model.buffers))

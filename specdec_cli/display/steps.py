@@ -23,7 +23,7 @@ else:
 
 from specdec_cli.decoding.types import Event, Prefill, Step
 from specdec_cli.display.live import LiveDisplay
-from specdec_cli.display.parts import LABEL, REJECTED, STYLES, duration
+from specdec_cli.display.parts import LABEL, REJECTED, STYLES, bar, duration
 
 _POLL_S = 0.05
 _NEXT = {b" ", b"\r", b"\n", b"\x1b[C", b"\x1bOC"}
@@ -87,7 +87,7 @@ def _step_rows(step: Step, width: int) -> list[Text]:
 
     def chances(**known: float | None) -> str:
         shown = [(name, value) for name, value in known.items() if value is not None]
-        return "".join(f" {name} {value:5.3f}{_bar(value) if roomy else ''}" for name, value in shown)
+        return "".join(f" {name} {value:5.3f}{f' {bar(value, 10):10}' if roomy else ''}" for name, value in shown)
 
     lost = lost_tokens(step)
     rows = []
@@ -143,12 +143,6 @@ def lost_tokens(step: Step) -> list[LostToken]:
             fate = fate.removesuffix(" with it")
         lost.append(LostToken(step.drafted[node], text, depths[node], fate, after))
     return lost
-
-
-def _bar(share: float) -> str:
-    """A share from 0 to 1 as a bar of up to ten cells, in eighths of a cell, after a space."""
-    eighths = round(min(share, 1.0) * 80)
-    return " " + ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).strip().ljust(10)
 
 
 class Keyboard:

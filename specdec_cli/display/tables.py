@@ -45,6 +45,7 @@ class Folding:
         return Measurement(max(map(cell_len, parts), default=0), cell_len(text))
 
 
+_LEAST = 12  # cells that prose takes
 _WORD, _BREAKS = re.compile(r"\S+"), re.compile(r"(?<=[/\-_])|(?=\.[A-Za-z])")
 
 
@@ -101,13 +102,12 @@ class FittingTable:
     """A table that leaves out the columns that don't fit.
 
     columns: their titles, the most important first. Only the first column and the `prose` columns may take several
-    lines; with `folds` all columns are prose. least: how narrow prose may get, in cells; first: the same for the first
-    column. Prose, the first column and columns without a title are aligned to the left.
+    lines; with `folds` all columns are prose. first: how narrow the first column may get, in cells. Prose, the first
+    column and columns without a title are aligned to the left.
     """
 
     columns: Sequence[str]
     folds: bool = False
-    least: int = 12
     prose: Sequence[str] = ()
     gap: int = 1
     first: int = 14
@@ -122,7 +122,7 @@ class FittingTable:
         first, prose = min(widths[0], self.first), self.columns if self.folds else self.prose
         shown, room = 1, options.max_width - first
         for name, width in zip(self.columns[1:], widths[1:], strict=True):
-            room -= self.gap + (min(width, self.least) if name in prose else width)
+            room -= self.gap + (min(width, _LEAST) if name in prose else width)
             shown += room >= 0
         whole = [name for name in self.columns[1:] if name not in prose]
         whole += self.columns[:1] if widths[0] == first <= options.max_width else []
