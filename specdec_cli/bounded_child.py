@@ -122,7 +122,6 @@ class BoundedChild:
         return process
 
     def _stop(self) -> None:
-        """End the child, if there is one."""
         process, self._process = self._process, None
         if process is not None:
             atexit.unregister(self._stop)

@@ -89,7 +89,6 @@ def from_json(data: Any, schema: type[Record]) -> Record:
 
 
 def to_json(record: Any) -> Any:
-    """A dataclass as JSON data."""
     return msgspec.to_builtins(record, str_keys=True, enc_hook=_from_curve)
 
 

@@ -109,7 +109,6 @@ class ChatSession:
         self.say(turn_line(result.metrics, result.baseline))
 
     def _show(self, answer: Generation) -> None:
-        """Show an answer and its new notes."""
         error = show_answer(self.conversation.session, answer)
         for note in answer.result.notes:
             if note not in self._notes:

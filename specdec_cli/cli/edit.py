@@ -72,7 +72,6 @@ class Passage:
         return cls(path, data, mark + before, chosen, behind, crlf)
 
     def prompt(self, instruction: str) -> str:
-        """What the model is asked."""
         part = bool(self.before or self.behind)
         what, whole = ("these lines of", "all of these lines") if part else ("the file", "the whole file")
         body, fence = self.text if self.text.endswith("\n") else f"{self.text}\n", fence_around(self.text)
@@ -111,7 +110,6 @@ class Passage:
         return new.replace("\n", "\r\n") if self.crlf else new
 
     def require_same(self) -> None:
-        """Raise SpecdecError if the file has changed since it was read."""
         try:
             same = self.path.read_bytes() == self.data
         except OSError:
@@ -201,7 +199,6 @@ def edit(
 
 
 def _can_ask() -> bool:
-    """Whether a user is at the terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
 
 

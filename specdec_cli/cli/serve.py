@@ -78,7 +78,6 @@ def _log(line: str) -> None:
 
 @contextmanager
 def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answering]:
-    """Load the pair for `count` answers at a time."""
     from specdec_cli.engine.scheduler import Scheduler
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.pairs.config_layers import merged

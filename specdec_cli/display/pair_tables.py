@@ -88,7 +88,6 @@ def _model_cells(model: ModelSummary, n_ctx: int) -> dict[str, object]:
 
 
 def plan_tables(plan: DownloadPlan) -> RenderableType:
-    """What `pull` would download, the space it takes, and what is known about the pair."""
     grid = label_grid()
     for role, model in (("target", plan.target), ("draft", plan.draft)):
         if model and model.remote:
@@ -113,7 +112,6 @@ def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
 
 
 def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> RenderableType:
-    """A line for each pair: whether it's on this machine, the memory it needs, its size and its models."""
     if not pairs:
         return Group(*note_lines(notes))
     cells: dict[str, Sequence[Text | str]] = {
@@ -167,7 +165,6 @@ def _count(params: int) -> str:
 
 
 def _add_findings(grid: Table, check: PairCheck) -> None:
-    """The verdict, the memory, and what to expect."""
     style, meaning = _VERDICTS[check.verdict]
     verdict = Text(check.verdict, style=style).append(f": {check.reason or meaning}", style="not bold")
     grid.add_row("verdict", verdict)

@@ -36,7 +36,6 @@ def append_token(line: Text, text: str, style: Style) -> Text:
 
 
 def legend() -> Text:
-    """What the styles of tokens mean."""
     line = Text("kept", STYLES["accepted"], end="")
     line.append("  ").append("corrected", STYLES["correction"]).append("  ").append("bonus", STYLES["bonus"])
     return line.append("  ").append("rejected", REJECTED)

@@ -125,7 +125,6 @@ def result(found: RaceResult) -> RenderableType:
 
 
 def next_steps() -> RenderableType:
-    """What to try after a race."""
     steps = (
         ("specdec pull qwen2.5-coder-1.5b", "1.6 GB; specdec ls lists others"),
         ('specdec edit -p qwen2.5-coder-1.5b FILE "..."', "edits gain most, also on a CPU"),

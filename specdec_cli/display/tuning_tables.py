@@ -18,7 +18,6 @@ _DERIVED = "its costs come from published figures, not from measurements by spec
 
 
 def tables(result: TuningResult) -> list[RenderableType]:
-    """The machine, the cost curve, the predictions, the verdict."""
     sampling = "greedy" if result.greedy else "sampled"
     lines = [f"{result.target} + {result.draft}, {sampling}, {result.recorded_tokens:,} tokens recorded"]
     notes, kept, speeds = tuple[str, ...](), "", ""
@@ -60,7 +59,6 @@ def _measurement(result: MeasuredTuning) -> list[str]:
 
 
 def _curve(costs: Costs) -> Table:
-    """Passes of the target by length, against a single token."""
     table = plain_table(("tokens in a pass", "target", "", "of one"), left=("",))
     points = costs.verify.points
     one, most = points[1], max(points.values())

@@ -267,13 +267,11 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
 
 @cache
 def types() -> dict[str, Any]:
-    """The types of all options, by name."""
     named = {"Proposer": str, "AcceptRule": str, "type": str}
     return get_type_hints(Options, localns={"Grammar": Grammar, "LengthPolicy": LengthPolicy, **named})
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:
-    """One path or several."""
     paths = (value,) if isinstance(value, (str, Path)) else value
     given = paths if isinstance(paths, (list, tuple)) else [None]
     names = [str(path) if isinstance(path, (str, Path)) else "" for path in given]
