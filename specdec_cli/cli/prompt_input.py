@@ -28,7 +28,8 @@ def gather(argument: str | None, file: Path | None) -> str | None:
     """
     asked = "-" in (argument, str(file))
     parts = [None if argument == "-" else argument, None if file is None or str(file) == "-" else read_file(file)]
-    parts.append(_standard_input() if asked else _piped())
+    text = _decoded(sys.stdin.buffer, "standard input") if asked or _is_piped() else ""
+    parts.append(text.rstrip("\r\n") if text or asked else None)
     given = [part for part in parts if part is not None]
     if not given:
         return None
@@ -79,20 +80,13 @@ def asked_grammar(json_schema: str | None, grammar: Path | None, regex: str | No
     return chosen
 
 
-def _piped() -> str | None:
-    """All text that is piped or redirected into standard input; None for a terminal or a device."""
+def _is_piped() -> bool:
+    """Whether text is piped or redirected into standard input, which is then no terminal and no device."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):  # not a real file
-        return None
-    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
-        return None
-    return _standard_input(if_empty=None)
-
-
-def _standard_input(if_empty: str | None = "") -> str | None:
-    text = _decoded(sys.stdin.buffer, "standard input")
-    return text.rstrip("\r\n") if text else if_empty
+        return False
+    return stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)
 
 
 def unescaped(text: str) -> str:
