@@ -176,7 +176,7 @@ def compare(
         named = {name: session.settings_of(sampling, config) for name, config in (variants or {}).items()}
         named = named or {f"{base.drafter}, k={base.draft_tokens}": base}
         run = ComparisonRun(base, with_baselines(base, named), rounds)
-        result = run.run(session, chosen, system, raw, progress or _ignore)
+        result = run.run(session, chosen, system, raw, progress or (lambda *_: None))
     if run.error:
         raise run.error
     require_exact(result)
@@ -202,11 +202,7 @@ def tune(
     """
     models = {"target": target and str(target), "draft": draft and str(draft)}
     settings: Settings = resolve(profile, {**models, **given_in(sampling)})
-    return tuning.tune(settings, suite, seconds=seconds, progress=progress or _ignore)
-
-
-def _ignore(*_: object) -> None:
-    """The default for `progress`: does nothing."""
+    return tuning.tune(settings, suite, seconds=seconds, progress=progress or (lambda _: None))
 
 
 # Notebooks ask a value for its HTML. Only here are both the results and the displays known.

@@ -9,7 +9,7 @@ from importlib import import_module
 from time import monotonic
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from specdec_cli.decoding.types import Origin, Token
 from specdec_cli.display import comparison_html
@@ -28,7 +28,7 @@ def answer(result: GenerationResult) -> str:
     """The text with each token in its colour, and a line of figures."""
     steps = [token for step in result.metrics.history for token in step.tokens]
     tail = result.text[sum(len(token.text) for token in steps) :]
-    tokens = [*map(_token, steps), Markup("{}").format(tail)]
+    tokens = [*map(_token, steps), escape(tail)]
     cell = Markup('<div><pre style="white-space: pre-wrap">{}</pre><small>{}</small></div>')
     return str(cell.format(Markup("").join(tokens), _figures(result)))
 
@@ -36,7 +36,7 @@ def answer(result: GenerationResult) -> str:
 def _token(token: Token) -> Markup:
     colour = _COLOURS.get(token.origin)
     if not colour:
-        return Markup("{}").format(token.text)
+        return escape(token.text)
     text = underlined(token.text) if token.origin == "bonus" else token.text
     return Markup('<span style="color: {}" title="{}">{}</span>').format(colour, token.origin, text)
 
