@@ -21,7 +21,7 @@ from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
     from specdec_cli.llama.quantize import Unfit
-    from specdec_cli.make_drafts.draft_copy import DraftCopyResult, PlannedCopy, SearchStep
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
     from specdec_cli.make_drafts.draft_figures import DraftFigures
     from specdec_cli.make_drafts.recipe import TrainingStep
     from specdec_cli.make_drafts.train import DraftTrainingResult
@@ -45,14 +45,14 @@ class DraftView(ExitStack, CopyProgress):
         if done == total:
             self._end()
 
-    def planned_copy(self, planned: PlannedCopy) -> None:
+    def planned_copy(self, bytes_: int, target_bytes: int, unfit: Sequence[Unfit]) -> None:
         """The size of a copy, and what its tensors become where the type doesn't fit them."""
-        for got, tensors in _by_type(planned.unfit).items():
+        for got, tensors in _by_type(unfit).items():
             columns = " or ".join(f"{columns:,}" for columns in sorted({tensor.columns for tensor in tensors}))
             types = " or ".join(sorted({tensor.wanted for tensor in tensors}))
             what = f"{len(tensors)} tensors become" if len(tensors) > 1 else "1 tensor becomes"
             self._print(f"{what} {got}, because rows of {columns} values don't fit {types}")
-        self._print(f"the copy will have {_size(planned.bytes, planned.target_bytes)}")
+        self._print(f"the copy will have {_size(bytes_, target_bytes)}")
 
     def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
         """What a search will do, and how long it may take."""

@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -65,20 +65,11 @@ class DraftCopyResult:
     search: tuple[SearchStep, ...] | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCopy:
-    """A copy before it's made. bytes: about its size. unfit: tensors that will get another type than asked for."""
-
-    bytes: int
-    target_bytes: int
-    unfit: tuple[Unfit, ...]
-
-
 class CopyProgress:
     """Receives progress while a copy is made. This class shows nothing."""
 
-    def planned_copy(self, planned: PlannedCopy) -> None:
-        """A copy with fewer bits is about to be made."""
+    def planned_copy(self, bytes_: int, target_bytes: int, unfit: Sequence[Unfit]) -> None:
+        """A copy of about `bytes_` with fewer bits is about to be made. unfit: tensors that will get another type."""
 
     def copying(self, name: str, done: int, total: int) -> None:
         """`done` of a file's `total` tensors are written."""
@@ -120,23 +111,21 @@ class CopyJob:
     threads: int
     started: float
 
-    def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[tuple[Unfit, ...], int]:
+    def write(self, name: str, drop: Sequence[int] = (), file_type: int | None = None) -> tuple[list[Unfit], int]:
         """Write a copy into the folder. Returns the tensors that didn't get the requested type, and how many it has."""
-        copy = self._copy(name, drop, file_type)
+        copy = Copy(self.target, self.folder / name, self.threads, tuple(drop), file_type)
         total = len(self.header.tensors) - len(tensors_of(self.header, drop))
         progress = self.options.progress.copying
         progress(name, 0, total)
         unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
         progress(name, total, total)
-        return tuple(unfit), total
+        return unfit, total
 
-    def plan(self, file_type: int) -> PlannedCopy:
-        """How large a copy of this type will be, and which tensors the type doesn't fit."""
-        unfit, size = quantize.plan(self._copy("planned.gguf", (), file_type), self.options.interrupt)
-        return PlannedCopy(self.header.data_offset + size, self.header.size, tuple(unfit))
-
-    def _copy(self, name: str, drop: Iterable[int], file_type: int | None) -> Copy:
-        return Copy(self.target, self.folder / name, self.threads, tuple(drop), file_type)
+    def plan(self, file_type: int) -> tuple[list[Unfit], int]:
+        """The tensors that a type doesn't fit, and the bytes of a copy."""
+        copy = Copy(self.target, self.folder / "planned.gguf", self.threads, file_type=file_type)
+        unfit, size = quantize.plan(copy, self.options.interrupt)
+        return unfit, self.header.data_offset + size
 
     def finish(
         self,
@@ -166,7 +155,7 @@ class CopyJob:
             type=header.quantisation,
             bytes=header.size,
             target_bytes=self.header.size,
-            unfit=unfit,
+            unfit=tuple(unfit),
             notes=remembered(self.target, out, how) if remember else (),
             agreement=search[-1].agreement if search else None,
             seconds=perf_counter() - self.started,
@@ -260,7 +249,6 @@ def use_command(target: str, *flags: str) -> str:
 
 
 def tensors_of(header: Header, layers: Iterable[int]) -> list[Tensor]:
-    """The tensors of these layers."""
     numbers = set(layers)
     matches = ((tensor, BLOCK.fullmatch(tensor.name)) for tensor in header.tensors)
     return [tensor for tensor, match in matches if match and int(match[1]) in numbers]

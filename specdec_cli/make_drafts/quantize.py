@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.gguf.header import QUANTISATIONS, TYPES, Header
 from specdec_cli.make_drafts.draft_copy import CopyOptions, DraftCopyResult, copy_job, require_room
@@ -24,44 +22,38 @@ _PRUNE = "Leave layers out instead: specdec draft prune."
 _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 
-@dataclass(frozen=True, slots=True)
-class Quantisation:
-    """file_type: llama.cpp's number. bits: per weight, in most tensors."""
-
-    name: str
-    file_type: int
-    bits: float
-
-
 def type_names() -> list[str]:
     """All types that specdec can write, smallest first."""
     made = [name for name in QUANTISATIONS.values() if name not in (*_NEED_MATRIX, *_NOT_MADE)]
-    return sorted(made, key=_bits)
+    return sorted(made, key=bits_of)
 
 
-def find_type(text: str) -> Quantisation:
-    """Find a type by its name in any case. Raises UsageError if it's unknown or can't be written."""
+def find_type(text: str) -> tuple[str, int]:
+    """A type by its name in any case, and llama.cpp's number of it. Raises UsageError if it's unknown or can't be
+    written.
+    """
     name = _SHORT.get(text.strip().upper(), text.strip().upper())
     if name in _NEED_MATRIX:
         hint = f"Use Q2_K, or download a file of this type. Types: {', '.join(type_names())}."
         raise UsageError(f"{name} needs an importance matrix, which specdec doesn't compute", hint)
     for file_type, known in QUANTISATIONS.items():
         if known == name and name not in _NOT_MADE:
-            return Quantisation(name, file_type, _bits(name))
+            return name, file_type
     raise UsageError(f"there is no type {text!r}", suggest(name, type_names(), "Types"))
 
 
-def require_smaller(header: Header, quantisation: Quantisation) -> None:
+def require_smaller(header: Header, name: str) -> None:
     """Raise UsageError if a copy of this type would be no smaller, and so no faster."""
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
-    if quantisation.bits >= now or quantisation.name == header.quantisation:
-        fewer = [name for name in type_names() if _bits(name) < now and name != header.quantisation]
+    if bits_of(name) >= now or name == header.quantisation:
+        fewer = [each for each in type_names() if bits_of(each) < now and each != header.quantisation]
         fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else _PRUNE
-        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target has {now:.3g}"
+        bits = f"{name} has {bits_of(name):.3g} bits a weight, and the target has {now:.3g}"
         raise UsageError(f"{bits}, so the copy would be no faster", fix)
 
 
-def _bits(name: str) -> float:
+def bits_of(name: str) -> float:
+    """Per weight, in most tensors."""
     main = _MAIN.get(name, name)
     return _BITS.get(main) or _BITS[main.rpartition("_")[0]]
 
@@ -71,13 +63,13 @@ _BITS = {name: 8 * size / count for name, count, size in TYPES.values()}
 
 def quantize(options: CopyOptions, type_: str) -> DraftCopyResult:
     """Copy a target with fewer bits per weight. type_: a name such as Q2_K. Raises as `prune` does."""
-    quantisation = find_type(type_)
+    name, file_type = find_type(type_)
     with copy_job(options) as job:
-        require_smaller(job.header, quantisation)
-        planned = job.plan(quantisation.file_type)
-        if planned.bytes > _MOST_SIZE * planned.target_bytes:
-            sizes = f"{format_bytes(planned.bytes)}, and the target has {format_bytes(planned.target_bytes)}"
-            raise UsageError(f"a copy in {quantisation.name} would have {sizes}", _PRUNE)
-        require_room(options.out.parent, planned.bytes)
-        options.progress.planned_copy(planned)
-        return job.finish(file_type=quantisation.file_type)
+        require_smaller(job.header, name)
+        unfit, size = job.plan(file_type)
+        if size > _MOST_SIZE * job.header.size:
+            sizes = f"{format_bytes(size)}, and the target has {format_bytes(job.header.size)}"
+            raise UsageError(f"a copy in {name} would have {sizes}", _PRUNE)
+        require_room(options.out.parent, size)
+        options.progress.planned_copy(size, job.header.size, unfit)
+        return job.finish(file_type=file_type)

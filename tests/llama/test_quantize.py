@@ -77,7 +77,7 @@ def test_a_split_target_becomes_one_file(tmp_path):
 
 
 def test_rows_that_do_not_fit_a_type_are_told(tmp_path):
-    copy = Copy(TARGET, tmp_path / "small.gguf", 1, file_type=quantisations.find_type("Q2_K").file_type)
+    copy = Copy(TARGET, tmp_path / "small.gguf", 1, file_type=quantisations.find_type("Q2_K")[1])
     unfit = quantize.write(copy, Interrupt(), lambda _: None)
     assert {(found.columns, found.wanted, found.got) for found in unfit} == {
         (320, "Q2_K", "Q4_0"),
@@ -101,11 +101,10 @@ def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
         quantize.write(Copy(source, out, 1, file_type=number), Interrupt(), lambda _: None)
 
     for name in quantisations.type_names():
-        kind = quantisations.find_type(name)
-        write(kind.file_type)
+        write(quantisations.find_type(name)[1])
         made = read_header(out)
         assert made.quantisation == name
-        in_most = made.data_offset + made.n_params * kind.bits / 8
+        in_most = made.data_offset + made.n_params * quantisations.bits_of(name) / 8
         assert 0.9 * in_most < made.size < 2 * in_most + 300_000, name
     refused = [*quantisations._NEED_MATRIX, *quantisations._NOT_MADE]
     assert len(refused) == 10
