@@ -18,7 +18,6 @@ from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt, in_turn
 from specdec_cli.measure.trials import acceptance_by_position
 from specdec_cli.settings.config import Settings
-from specdec_cli.settings.options import SamplingParams
 
 CHAIN = 4
 """Tokens of the measured drafts; in a tree, per branch."""
@@ -67,19 +66,16 @@ def draft_figures(
 ) -> DraftFigures:
     """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on."""
     settings = replace(settings, draft_tokens=CHAIN * settings.tree, temperature=0.0, max_tokens=_ANSWER)
-    sampling = SamplingParams(temperature=0.0, max_tokens=_ANSWER)
     chosen = in_turn(prompts)[:_PROMPTS]
     metrics: defaultdict[str, list[Metrics]] = defaultdict(list)
     with one_session(settings, interrupt, tune=False) as session:
+        session.open(max(len(tokens) for _, tokens in chosen))
+        if not session.drafts:
+            raise SpecdecError(session.notes[-1], "Please report this.")
         for prompt, tokens in chosen:
-            answer = session.start(list(tokens), sampling, reuse=False)
-            for _ in answer:
-                pass
+            metrics[prompt.category].append(Metrics.of(session.events(tokens, 0)))
             if interrupt.is_set():
                 raise Interrupted
-            if not session.drafts:
-                raise SpecdecError(session.notes[-1], "Please report this.")
-            metrics[prompt.category].append(answer.result.metrics)
         costs = session.costs.of_pair(chosen[0][1], budget_s=3.0)
     everything = [each for several in metrics.values() for each in several]
     categories = [_acceptance(name, several) for name, several in metrics.items()]
@@ -114,7 +110,6 @@ def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once:
 
 
 def _acceptance(category: str, several: Sequence[Metrics]) -> CategoryAcceptance:
-    """The acceptance over all answers of a category."""
     _, by_place = acceptance_by_position(several)
     steps = sum(each.steps for each in several)
     emitted = sum(each.decoded for each in several)
