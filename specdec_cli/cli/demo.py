@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from time import monotonic
 
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.terminal import SafeConsole, status_line
 
 _WHOLE_S = 14.0
@@ -25,8 +24,6 @@ def demo() -> None:
         with race_view.RaceView(console, str(race.arrangement)) as view:
             for drafts, event in race:
                 view.show(drafts, event)
-        if race.interrupted:
-            raise Interrupted
         console.print(race_view.result(race.result()))
         console.print(f"  {race.conditions}", style="dim")
         console.print()

@@ -19,7 +19,7 @@ from time import monotonic
 import platformdirs
 
 from specdec_cli.decoding.divergence import Divergence, Transcript
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Event
@@ -51,8 +51,7 @@ RACE_S = 8.0
 LEAST_ROUNDS, MOST_ROUNDS = 5, 20
 _NARROW = 0.04
 """Half the width of an interval, in log ratios, that is narrow enough to end the race."""
-_F32 = 0
-"""llama.cpp's number of the file type."""
+_F32 = 0  # llama.cpp's number of the file type
 _CLEARLY = log(1.3)
 """The speedup, as a logarithm, from which on no other arrangement is tried."""
 _WARM_UP, _TRIAL, _TRIALS = 16, 64, 2
@@ -146,9 +145,8 @@ class RaceResult:
 
 
 class Race:
-    """Both answer once in each round, in alternating order, until the interval is narrow or the time is up.
-
-    Iterate over it once.
+    """Both answer once in each round, in alternating order, until the interval is narrow or the time is up. Iterate
+    over it once.
 
     alone, drafted: the answers so far, one for each complete round.
     """
@@ -157,7 +155,6 @@ class Race:
         self.arrangement = arrangement
         self.alone: list[Metrics] = []
         self.drafted: list[Metrics] = []
-        self.interrupted = False
         self._session, self._until = session, until
         self._prompt = session.tokenize(PROMPT, raw=True)
         session.open(len(self._prompt))
@@ -165,7 +162,6 @@ class Race:
 
     @property
     def conditions(self) -> str:
-        """The target's threads and context."""
         target = self._session.models.target
         return conditions(target.threads, target.opened.n_ctx)
 
@@ -188,7 +184,7 @@ class Race:
         return fmean(speeds[True]) - fmean(speeds[False])
 
     def __iter__(self) -> Iterator[tuple[bool, Event]]:
-        """Each event of each answer, and whether that answer uses drafts."""
+        """Each event of each answer, and whether that answer uses drafts. Raises Interrupted."""
         until = min(self._until, monotonic() + RACE_S)
         for number in range(MOST_ROUNDS):
             answers: dict[bool, Metrics] = {}
@@ -200,8 +196,7 @@ class Race:
                     if monotonic() > until:
                         return
                 if answers[drafts].reason == "interrupted":
-                    self.interrupted = True
-                    return
+                    raise Interrupted
             self.alone.append(answers[False])
             self.drafted.append(answers[True])
             if self._is_narrow():
@@ -222,18 +217,15 @@ class Race:
         return [(own, mine) for own, mine in speeds if own and mine]
 
     def result(self) -> RaceResult:
-        """What the complete rounds show."""
         alone, drafted = zip(*self._speeds(), strict=True) if self._speeds() else ((), ())
         per_pass = fmean(each.tokens_per_step or 1.0 for each in self.drafted) if self.drafted else 1.0
         return RaceResult(alone, drafted, geometric_interval(self._ratios()), per_pass, self._divergence())
 
     def _divergence(self) -> Divergence | None:
-        if not self.alone:
-            return None
-        session, own = self._session, self.alone[0]
-        other = next((each for each in (*self.drafted, *self.alone) if each.tokens != own.tokens), None)
+        answers, session = [*self.alone[:1], *self.drafted, *self.alone], self._session
+        other = next((each for each in answers if each.tokens != answers[0].tokens), None)
         if other is None:
             return None
-        log_of_threads = session.models.target.opened.thread_log
-        first, second = (Transcript.of(each.history, log_of_threads) for each in (own, other))
-        return session.divergence(self._prompt, first, second, 0, session.settings)
+        threads = session.models.target.opened.thread_log
+        own, mine = (Transcript.of(each.history, threads) for each in (answers[0], other))
+        return session.divergence(self._prompt, own, mine, 0, session.settings)
