@@ -28,7 +28,6 @@ from specdec_cli.pairs.hub import cache
 from specdec_cli.settings.config import Settings
 
 _WAIT_S = 120.0
-Answer = TypeVar("Answer")
 
 # The name that users see, the word in llama.cpp's build flags, and the processor's flag on Linux.
 _KERNELS = (
@@ -80,8 +79,8 @@ class CorpusCache:
 class BundledPair:
     """Whether the bundled pair runs, and what is wrong if it doesn't."""
 
-    ok: bool
-    problem: str
+    ok: bool = False
+    problem: str = ""
     target: str | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET
     rounding: str | UnsetType = UNSET
@@ -128,6 +127,9 @@ class Library:
     problem: str = ""
 
 
+Answer = TypeVar("Answer", Library, BundledPair)
+
+
 def diagnose() -> Diagnosis:
     """Examine the build, the devices, the settings and the caches, and run the bundled pair for a few tokens."""
     verdict, library = kernels.try_again(), _library()
@@ -163,27 +165,21 @@ def _kernels(library: Library, verdict: kernels.TriedKernels) -> Kernels:
 
 
 def _library() -> Library:
-    try:
-        return _from_child(Library, "library")
-    except SpecdecError as error:
-        return Library(problem=str(error))
+    return _from_child(Library, "library")
 
 
 def _bundled_pair() -> BundledPair:
-    try:
-        return _from_child(BundledPair, "pair", str(user_files.bundled_dir() / profiles.DEMO))
-    except SpecdecError as error:
-        return BundledPair(False, str(error))
+    return _from_child(BundledPair, "pair", str(user_files.bundled_dir() / profiles.DEMO))
 
 
 def _from_child(kind: type[Answer], *arguments: str) -> Answer:
-    """Run this file in a child process and decode its output. Raises SpecdecError if it dies or takes too long."""
+    """What this file prints in a child process; the `problem`, if the child dies or takes too long."""
     child = Child(["-m", "specdec_cli.measure.doctor", *arguments], _WAIT_S)
     try:
         if (code := child.wait()) == 0:
             return msgspec.json.decode(child.output(), type=kind)
         why = "it took too long" if child.timed_out else child.death() or f"it ended with code {code}"
-        raise SpecdecError(f"llama.cpp doesn't work: {why}")
+        return kind(problem=f"llama.cpp doesn't work: {why}")
     finally:
         child.stop()
 
@@ -219,7 +215,7 @@ def _run_pair(folder: str) -> BundledPair:
             metrics = session.generate("def main():").metrics
             rounding = str(session.costs.agreement)
     except SpecdecError as error:
-        return BundledPair(False, f"{error} {error.hint}")
+        return BundledPair(problem=f"{error} {error.hint}")
     works = metrics.emitted > 1 and metrics.accepted > 0 and not metrics.notes
     problem = "" if works else f"the models load, but don't decode correctly: {', '.join(metrics.notes)}"
     return BundledPair(works, problem, target, draft, rounding)
@@ -238,16 +234,16 @@ def _config_problem() -> str:
 
 def _unused_gpu() -> UnusedGpu | None:
     """A GPU on this machine, for a build that can't use any."""
+    missing = ""
     if sys.platform == "darwin" and platform.machine() == "arm64":
-        return _gpu("Apple silicon", "metal", "")
-    if names := building.output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
-        return _gpu(names.splitlines()[0], "cuda", "" if building.nvcc() else "the CUDA toolkit (nvcc)")
-    if any(Path("/dev/dri").glob("renderD*")):
-        return _gpu("a GPU with a render node", "vulkan", "" if shutil.which("glslc") else "the Vulkan SDK (glslc)")
-    return None
-
-
-def _gpu(name: str, accel: str, missing: str) -> UnusedGpu:
+        name, accel = "Apple silicon", "metal"
+    elif names := building.output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
+        name, accel, missing = names.splitlines()[0], "cuda", "" if building.nvcc() else "the CUDA toolkit (nvcc)"
+    elif any(Path("/dev/dri").glob("renderD*")):
+        name, accel = "a GPU with a render node", "vulkan"
+        missing = "" if shutil.which("glslc") else "the Vulkan SDK (glslc)"
+    else:
+        return None
     return UnusedGpu(name, accel, missing, building.command(accel))
 
 
