@@ -250,8 +250,7 @@ class SkippableCopy:
                 what = f"the layers of a {shown(header.architecture)} model can't be tried one by one"
                 raise SpecdecError(what, "Choose them yourself: --keep-layers.")
             starts = [header.data_offset + tensor.offset for tensor in tensors]
-            ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
-            self._places.append(list(map(slice, starts, ends)))
+            self._places.append([slice(at, at + (each.size or 0)) for at, each in zip(starts, tensors, strict=True)])
 
     def drop(self, layer: int) -> None:
         """Switch a layer off permanently."""
