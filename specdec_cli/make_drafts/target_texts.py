@@ -5,7 +5,7 @@ It is saved in files, so recording can be killed at any time and continues from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,7 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.hidden_rows import FloatRows, HiddenRows
-from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.model import Model
 from specdec_cli.measure.suites import Prompt, tuning_prompts
 from specdec_cli.settings.options import SamplingParams
@@ -56,12 +55,7 @@ class RecordedText:
     def save(self, path: Path) -> None:
         with replacing(path) as file:
             np.savez(
-                file,
-                tokens=self.tokens,
-                likeliest=self.likeliest,
-                log_p=self.log_p,
-                rows=self.rows,
-                prompt=np.array(self.prompt),
+                file, tokens=self.tokens, likeliest=self.likeliest, log_p=self.log_p, rows=self.rows, prompt=self.prompt
             )
 
     @classmethod
@@ -87,8 +81,8 @@ def training_prompts(
     longest: in tokens; longer prompts are skipped. Raises UsageError if too few are left.
     """
     usable, notes = _usable(session, _named(session, prompts), longest, raw)
-    if held_out is None:
-        apart = _one_in_five(usable)
+    if held_out is None:  # one in five, spread over the categories
+        apart = {prompt: usable[prompt] for prompt in sorted(usable, key=lambda prompt: prompt.category)[::5]}
     else:
         apart, more = _usable(session, _named(session, held_out), longest, raw)
         notes += more
@@ -144,11 +138,6 @@ def _usable(
     return usable, tuple(notes)
 
 
-def _one_in_five(prompts: dict[Prompt, list[int]]) -> dict[Prompt, list[int]]:
-    """One in five prompts to hold out, spread over the categories."""
-    return {prompt: prompts[prompt] for prompt in sorted(prompts, key=lambda prompt: prompt.category)[::5]}
-
-
 @dataclass(frozen=True, slots=True)
 class TextsWanted:
     """How many tokens of answers to record, of up to `longest` tokens each, at these temperatures in turn."""
@@ -182,13 +171,15 @@ def record_texts(
     recorded.mkdir(parents=True, exist_ok=True)
     paths, done, made, started = list[Path](), 0, 0, perf_counter()
     session.open(max(map(len, prompts.values())))
-    with ExitStack() as open_readers:
-        readers = [open_readers.enter_context(closing(reader)) for reader in _readers(session, rows)]
+    with ExitStack() as stack:
+        own = session.models.target.model, () if rows.other else rows.layers
+        of_target = stack.enter_context(closing(_context(session, *own)))
+        of_other = stack.enter_context(closing(_context(session, rows.other, rows.layers))) if rows.other else None
         for number, (prompt, temperature) in enumerate(_in_turn(prompts, wanted)):
             tokens = _answered(session, prompt, temperature, number, wanted, folder / f"{number:06}.npy")
             path = recorded / f"{number:06}.npz"
             if not path.exists():
-                _read(tokens, len(prompt), readers).save(path)
+                _read(tokens, len(prompt), of_target, of_other).save(path)
                 made += len(tokens) - len(prompt)
             paths.append(path)
             done += len(tokens) - len(prompt)
@@ -203,13 +194,13 @@ def record_texts(
     return paths
 
 
-def _readers(session: Session, rows: RowsWanted) -> Iterator[_Reader]:
-    """A reader of the target, for logits, and one of the other model, if the rows come from one."""
+def _context(session: Session, model: Model, layers: Sequence[int]) -> LlamaContext:
+    """A context that reads texts and keeps the rows of these layers."""
     target = session.models.target
-    shape, own = (target.opened.n_ctx, target.threads), () if rows.other else rows.layers
-    yield _Reader(target.model, shape[0], own, shape[1], session.interrupt)
-    if rows.other:
-        yield _Reader(rows.other, shape[0], rows.layers, shape[1], session.interrupt)
+    context = LlamaContext.open(model, target.opened.n_ctx, _PIECE, target.threads, session.interrupt)
+    if layers:
+        context.hidden = HiddenRows(context.passes.handle, model.n_embd, list(layers), _PIECE)
+    return context
 
 
 def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
@@ -241,44 +232,21 @@ def _answered(
     return tokens
 
 
-def _read(tokens: Sequence[int], prompt: int, readers: Sequence[_Reader]) -> RecordedText:
+def _read(tokens: Sequence[int], prompt: int, target: LlamaContext, other: LlamaContext | None) -> RecordedText:
+    """Read a text with the target, for logits, and with the other model, if the rows come from one."""
     likeliest, log_p = np.empty((len(tokens), LIKELIEST), np.int32), np.empty((len(tokens), LIKELIEST), np.float16)
-    rows = np.empty((len(tokens), readers[-1].width), np.float16)
-    for reader in readers:
-        first = 0
-        for logits, hidden in reader.read(tokens):
-            part = slice(first, first + len(logits))
-            if reader is readers[0]:
-                likeliest[part], log_p[part] = _likeliest(logits)
-            if hidden is not None:
-                rows[part] = np.clip(hidden, -65504, 65504)
-            first += len(logits)
-    return RecordedText(np.array(tokens, np.int32), likeliest, log_p, rows, prompt)
-
-
-class _Reader:
-    """Reads whole texts with a model. layers: whose rows to record, as in `HiddenRows`; empty for logits alone."""
-
-    def __init__(self, model: Model, n_ctx: int, layers: Sequence[int], threads: int, interrupt: Interrupt) -> None:
-        self._context = LlamaContext.open(model, n_ctx, _PIECE, threads, interrupt)
-        self.width = len(layers) * model.n_embd
-        if layers:
-            width = self.width // len(layers)
-            self._context.hidden = HiddenRows(self._context.passes.handle, width, list(layers), _PIECE)
-
-    def read(self, tokens: Sequence[int]) -> Iterator[tuple[Logits, FloatRows | None]]:
-        """Yield, for each piece of a text, the rows of logits (n, n_vocab) and the hidden rows (n, width), valid until
-        the next piece.
-        """
-        context, hidden = self._context, self._context.hidden
+    hidden = (other or target).hidden
+    rows = np.empty((len(tokens), hidden.width if hidden else 0), np.float16)
+    for context in filter(None, (target, other)):
         context.rewind(0)
         for first in range(0, len(tokens), _PIECE):
-            piece = tokens[first : first + _PIECE]
-            rows = context.decode(piece, all_rows=True)
-            yield rows, hidden.before(first + 1, len(piece)) if hidden else None
-
-    def close(self) -> None:
-        self._context.close()
+            part = slice(first, first + _PIECE)
+            logits = context.decode(tokens[part], all_rows=True)
+            if context is target:
+                likeliest[part], log_p[part] = _likeliest(logits)
+            if context.hidden:
+                rows[part] = np.clip(context.hidden.before(first + 1, len(logits)), -65504, 65504)
+    return RecordedText(np.array(tokens, np.int32), likeliest, log_p, rows, prompt)
 
 
 def _likeliest(logits: Logits) -> tuple[np.ndarray, np.ndarray]:
