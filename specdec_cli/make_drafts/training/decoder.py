@@ -21,51 +21,44 @@ _FAMILIES = {"llama": False, "qwen2": True, "qwen3": True}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder. kv_heads: None for as many as heads; head_size: None for width / heads. halves: rotary positions pair
-    a value with the one half a head away, as in qwen; otherwise with its neighbour. biases: for queries, keys and
-    values. head_norms: a norm over each head of queries and keys. tied: input and output share a matrix.
+    """A decoder. size: values in a head. halves: rotary positions pair a value with the one half a head away, as in
+    qwen; otherwise with its neighbour. biases: for queries, keys and values. head_norms: a norm over each head of
+    queries and keys. tied: input and output share a matrix.
     """
 
     layers: int
     width: int
     heads: int
+    kv_heads: int
+    size: int
     feed_forward: int
     vocabulary: int
     context: int
     rope_base: float = 10000.0
     eps: float = 1e-5
-    kv_heads: int | None = None
-    head_size: int | None = None
     halves: bool = False
     biases: bool = False
     head_norms: bool = False
-    tied: bool = True
-
-    @property
-    def size(self) -> int:
-        """Values in a head."""
-        return self.head_size or self.width // self.heads
+    tied: bool = False
 
 
 def new_shape(layers: int, width: int, vocabulary: int, context: int, rope_base: float = 10000.0) -> Shape:
     """The shape of a new model: heads of 64 values if that divides the width, and sizes that fit the blocks of every
     weight type.
     """
-    head = next(size for size in (64, 32, 16) if width % size == 0)
-    feed_forward = max(32, round(width * 8 / 3 / 32) * 32)
-    return Shape(layers, width, width // head, feed_forward, vocabulary, context, rope_base, tied=False)
+    size = next(size for size in (64, 32, 16) if width % size == 0)
+    heads, feed_forward = width // size, max(32, round(width * 8 / 3 / 32) * 32)
+    return Shape(layers, width, heads, heads, size, feed_forward, vocabulary, context, rope_base)
 
 
 def shape_of(header: Header) -> Shape:
     """The shape of a model. Raises SpecdecError if this module can't compute it."""
     if header.architecture not in _FAMILIES:
         raise _untrainable(header, f"its architecture is {shown(header.architecture)}")
-    numbers = {}
-    for key in ("block_count", "embedding_length", "attention.head_count", "feed_forward_length", "context_length"):
-        value = header.setting(key)
-        if type(value) is not int or value < 1:
-            raise _untrainable(header, f"its {key} is {shown(value)}")
-        numbers[key] = value
+    keys = "block_count", "embedding_length", "attention.head_count", "feed_forward_length", "context_length"
+    layers, width, heads, feed_forward, context = map(header.count, keys)
+    if missing := next((key for key in keys if not header.count(key)), None):
+        raise _untrainable(header, f"its {missing} is {shown(header.setting(missing))}")
     if header.setting("expert_count"):
         raise _untrainable(header, "it is a mixture of experts")
     scaling, factor = header.setting("rope.scaling.type"), _float(header, "rope.scaling.factor", 1.0)
@@ -76,22 +69,21 @@ def shape_of(header: Header) -> Shape:
     kv_heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
     if not isinstance(kv_heads, int | None):
         raise _untrainable(header, f"its attention.head_count_kv is {shown(kv_heads)}")
-    heads = numbers["attention.head_count"]
     tensors = header.by_name
-    size = header.count("attention.key_length") or numbers["embedding_length"] // heads
+    size = header.count("attention.key_length") or width // heads
     if header.setting("rope.dimension_count") not in (None, size):
         raise _untrainable(header, "rotary positions apply to only part of its heads")
     return Shape(
-        numbers["block_count"],
-        numbers["embedding_length"],
+        layers,
+        width,
         heads,
-        numbers["feed_forward_length"],
-        tensors["token_embd.weight"].shape[1],
-        numbers["context_length"],
-        _float(header, "rope.freq_base", 10000.0),
-        _float(header, "attention.layer_norm_rms_epsilon", 1e-5),
         kv_heads or heads,
         size,
+        feed_forward,
+        tensors["token_embd.weight"].shape[1],
+        context,
+        _float(header, "rope.freq_base", 10000.0),
+        _float(header, "attention.layer_norm_rms_epsilon", 1e-5),
         _FAMILIES[header.architecture],
         "blk.0.attn_q.bias" in tensors,
         "blk.0.attn_q_norm.weight" in tensors,
@@ -151,7 +143,7 @@ class Layer(nn.Module):
 
     def __init__(self, shape: Shape, reads: int | None = None) -> None:
         super().__init__()
-        width, queries, keys = shape.width, shape.heads * shape.size, (shape.kv_heads or shape.heads) * shape.size
+        width, queries, keys = shape.width, shape.heads * shape.size, shape.kv_heads * shape.size
         self.shape = shape
         self.attn_norm = Norm(width, shape.eps)
         self.attn_q = nn.Linear(reads or width, queries, bias=shape.biases)
