@@ -37,14 +37,13 @@ _ALWAYS_TIED = ("gemma", "plm")
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The progress of training. agreement, best: with the target on held-out texts, for each position of a draft, in
-    the latest evaluation and in the best one.
+    """The progress of training. best: the highest agreement with the target on held-out texts, for each position of a
+    draft.
     """
 
     step: int
     steps: int
     loss: float
-    agreement: tuple[float, ...]
     best: tuple[float, ...]
     seconds_left: float
 

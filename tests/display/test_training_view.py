@@ -14,7 +14,7 @@ def test_without_a_terminal_there_is_a_line_for_each_tenth(capsys, monkeypatch, 
             view.recording(done, 1000, 90.0 - 0.09 * done)
         view.planned(200, 0.5, 3_000_000_000)
         for step in range(1, 201):
-            view.training(TrainingStep(step, 200, 3.0 / step, (0.5,), (0.5,), 100.0 - step / 2))
+            view.training(TrainingStep(step, 200, 3.0 / step, (0.5,), 100.0 - step / 2))
         view.measuring("head.gguf")
         view.stopped("x" * 100)
     said = capsys.readouterr()

@@ -113,7 +113,6 @@ class TrainingRun:
         self.student, self.plan, self._checkpoint = student, plan, checkpoint
         self.optimizers = optimizers_of(student.model, plan.lr)
         self.step, self.loss, self.save_s = 0, 0.0, 0.05
-        self._latest: list[float] = []
         self._best: list[float] = []
         self._weights: dict[str, torch.Tensor] = {}
         if checkpoint.exists():
@@ -121,7 +120,6 @@ class TrainingRun:
 
     def look(self, agreement: list[float]) -> None:
         """Keep the weights if they are the best so far."""
-        self._latest = agreement
         if not self._best or mean(agreement) >= mean(self._best):
             self._best = agreement
             self._weights = {name: weight.detach().clone() for name, weight in trained(self.student.model)}
@@ -137,7 +135,7 @@ class TrainingRun:
             "weights": {name: weight.detach() for name, weight in trained(self.student.model)},
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "best": (self._best, self._weights),
-            "latest": (self.step, self.loss, self._latest),
+            "latest": (self.step, self.loss),
         }
         with replacing(self._checkpoint) as file:
             torch.save(state, file)
@@ -150,11 +148,12 @@ class TrainingRun:
                 weight.copy_(state["weights"][name])
         for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
-        (self._best, self._weights), (self.step, self.loss, self._latest) = state["best"], state["latest"]
+        (self._best, self._weights), (self.step, self.loss) = state["best"], state["latest"][:2]
 
     def progress(self, seconds: float) -> TrainingStep:
-        left, figures = seconds * (self.plan.steps - self.step), (tuple(self._latest), tuple(self._best))
-        return TrainingStep(self.step, self.plan.steps, self.loss, *figures, left)
+        """seconds: of a step, on average."""
+        left = seconds * (self.plan.steps - self.step)
+        return TrainingStep(self.step, self.plan.steps, self.loss, tuple(self._best), left)
 
 
 def optimizers_of(model: nn.Module, lr: float) -> Optimizers:
