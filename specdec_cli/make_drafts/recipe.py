@@ -22,7 +22,6 @@ from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.prune import prune, require_prunable
 
 if TYPE_CHECKING:
-    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
     from specdec_cli.make_drafts.training.students import Student, Words
 
 Counts = NDArray[np.int64]
@@ -144,12 +143,6 @@ class TrainingPlace:
     def n_vocab(self) -> int:
         return len(Vocabulary(self.header))
 
-    @property
-    def weights(self) -> GgufWeights:
-        from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
-
-        return GgufWeights(self.target)
-
     def n_words(self, most: int | None) -> int:
         """The size of a draft's vocabulary; by default, enough tokens for nearly all of an answer."""
         return most or min(self.n_vocab, 8192)
@@ -222,9 +215,8 @@ class DistilRecipe(Recipe):
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.decoder import shape_of
         from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
-        from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
 
-        return DraftStudent(GgufWeights(self.draft), shape_of(self._header), self._lora)
+        return DraftStudent(self.draft, shape_of(self._header), self._lora)
 
     @property
     def _header(self) -> Header:
@@ -265,7 +257,7 @@ class ScratchRecipe(Recipe):
 
         digest, words = tokens_digest(Vocabulary(place.header).tokens), place.words(self.words, counts)
         context = place.header.count("context_length")
-        return NewDraftStudent(place.weights, digest, words, self.depth, self._width(place), context)
+        return NewDraftStudent(place.target, digest, words, self.depth, self._width(place), context)
 
     def _width(self, place: TrainingPlace) -> int:
         return min(place.width, self.width or min(max(place.width // 4 // 64 * 64, 128), 512))
@@ -303,7 +295,7 @@ class Eagle3Recipe(Recipe):
 
         words, context = place.words(self.words, counts), place.header.count("context_length")
         base = float(place.header.setting("rope.freq_base") or 10000.0)
-        return Eagle3Student(place.weights, self.layers(place), place.width, context, base, words, self._width(place))
+        return Eagle3Student(place.target, self.layers(place), place.width, context, base, words, self._width(place))
 
     def _width(self, place: TrainingPlace) -> int:
         return min(place.width, self.width or place.width)
@@ -333,7 +325,7 @@ class MedusaRecipe(Recipe):
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.heads import MedusaStudent
 
-        return MedusaStudent(place.weights, self.heads, place.words(self.words, counts))
+        return MedusaStudent(place.target, self.heads, place.words(self.words, counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +369,9 @@ class ExitRecipe(Recipe):
         return pruned
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
-        from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
         from specdec_cli.make_drafts.training.heads import ExitStudent
 
-        return ExitStudent(GgufWeights(self.source(place)))
+        return ExitStudent(self.source(place))
 
 
 def require_sizes(words: int | None, width: int | None = None) -> None:

@@ -119,12 +119,11 @@ def test_the_files_hold_what_pytorch_computes(folder):
 
     from specdec_cli.make_drafts.training.decoder import shape_of
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
-    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
     from training.check import Reader
 
     for kind in ("qwen3", "llama"):
         path = tiny.write(folder / f"{kind}-plain.gguf", kind)
-        student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=False)
+        student = DraftStudent(path, shape_of(read_header(path)), lora=False)
         tokens = [1 + 7 * i % 290 for i in range(50)]
         with torch.no_grad():
             mine = student.model.logits(student.model(torch.tensor([tokens])))[0].numpy()
@@ -151,7 +150,7 @@ def test_lora_changes_little_and_is_merged(folder):
     from specdec_cli.make_drafts.training.students import trained
 
     path = folder / "draft.gguf"
-    student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=True)
+    student = DraftStudent(path, shape_of(read_header(path)), lora=True)
     assert all(name.endswith((".a", ".b")) for name, _ in trained(student.model))
     student.model.blk[0].attn_q.b.data += 0.1
     merged = folder / "merged.gguf"
@@ -272,7 +271,7 @@ def test_an_exit_scales_the_bias_of_its_norm(folder, tmp_path):
 
     biased, out = tmp_path / "biased.gguf", tmp_path / "exit.gguf"
     rewrite(biased, GgufWeights(folder / "target.gguf"), {"output_norm.bias": np.ones(tiny.WIDTH)}, "biased")
-    student = ExitStudent(GgufWeights(biased))
+    student = ExitStudent(biased)
     student.model.gain.data *= 2
     student.write(out)
     assert (GgufWeights(out).read("output_norm.bias") == 2).all()

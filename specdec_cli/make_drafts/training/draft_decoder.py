@@ -55,8 +55,8 @@ class LoraLinear(nn.Module):
 class DraftStudent(RowStudent):
     """An existing draft model, with all of the target's tokens. lora: train only LoRA's matrices, to save memory."""
 
-    def __init__(self, draft: GgufWeights, shape: Shape, lora: bool) -> None:
-        self._draft = draft
+    def __init__(self, path: Path, shape: Shape, lora: bool) -> None:
+        self._draft = draft = GgufWeights(path)
         factors = torch.from_numpy(draft.read("rope_freqs.weight")) if "rope_freqs.weight" in draft else None
         self.model: nn.Module = Decoder(shape, factors)
         names = self.model.state_dict()
@@ -88,10 +88,10 @@ class NewDraftStudent(WordStudent):
     most similar one of these. It starts with the target's embeddings, projected.
     """
 
-    def __init__(self, target: GgufWeights, digest: str, words: Words, layers: int, width: int, context: int) -> None:
+    def __init__(self, target: Path, digest: str, words: Words, layers: int, width: int, context: int) -> None:
         super().__init__(target, words)
         self._digest = digest
-        embedding = target.read("token_embd.weight")
+        embedding = self.target.read("token_embd.weight")
         self._reads = reads(embedding, words)
         self._numbers = torch.from_numpy(self._reads)
         self.shape = new_shape(layers, width, len(words.ids), context)
@@ -100,7 +100,7 @@ class NewDraftStudent(WordStudent):
         basis = principal(embedding, width)
         with torch.no_grad():
             self.model.token_embd.weight.copy_(torch.from_numpy(embedding[words.ids] @ basis))
-            self.model.output.weight.copy_(torch.from_numpy(output_of(target, words.ids) @ basis))
+            self.model.output.weight.copy_(torch.from_numpy(output_of(self.target, words.ids) @ basis))
 
     def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
         tokens = self._numbers.to(batch.tokens.device)[batch.tokens]

@@ -100,7 +100,7 @@ class Eagle3Student(WordStudent):
 
     def __init__(
         self,
-        target: GgufWeights,
+        target: Path,
         layers: Sequence[int],
         target_width: int,
         context: int,
@@ -110,11 +110,11 @@ class Eagle3Student(WordStudent):
     ) -> None:
         super().__init__(target, words)
         self._layers = list(layers)
-        embedding = target.read("token_embd.weight")
+        embedding = self.target.read("token_embd.weight")
         self.shape = new_shape(1, width, len(embedding), context, rope_base)
         torch.manual_seed(1)
         self.model = Eagle3Model(self.shape, target_width, len(words.ids))
-        _start(self.model, embedding, output_of(target, words.ids))
+        _start(self.model, embedding, output_of(self.target, words.ids))
         self._shares = width == embedding.shape[1]  # llama.cpp uses the target's embeddings if a head has none
         self.model.token_embd.requires_grad_(not self._shares)
 
@@ -160,10 +160,10 @@ class MedusaHead(nn.Module):
 class MedusaStudent(WordStudent):
     """Trains Medusa heads. The recorded rows are those of the target's last layer, normed."""
 
-    def __init__(self, target: GgufWeights, heads: int, words: Words) -> None:
+    def __init__(self, target: Path, heads: int, words: Words) -> None:
         super().__init__(target, words)
         self.weights = [_HEAD_WEIGHT**number for number in range(heads)]
-        output = torch.from_numpy(output_of(target, words.ids))
+        output = torch.from_numpy(output_of(self.target, words.ids))
         self.heads = nn.ModuleList(MedusaHead(output.shape[1], len(output)) for _ in range(heads))
         self.model: nn.Module = nn.ModuleDict({"head": self.heads})
         with torch.no_grad():
@@ -200,9 +200,9 @@ class Lens(nn.Module):
 class ExitStudent(RowStudent):
     """Trains an early exit. pruned: a file of the target's first layers, whose normed last rows are recorded."""
 
-    def __init__(self, pruned: GgufWeights) -> None:
-        self._pruned = pruned
-        self._output = torch.from_numpy(output_of(pruned))
+    def __init__(self, pruned: Path) -> None:
+        self._pruned = GgufWeights(pruned)
+        self._output = torch.from_numpy(output_of(self._pruned))
         self.model: nn.Module = Lens(self._output.shape[1])
 
     def rows(self, batch: TextBatch) -> Tensor:

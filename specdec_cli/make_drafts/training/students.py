@@ -73,8 +73,8 @@ class WordStudent(Student):
 
     weights: Sequence[float] = (1.0,)
 
-    def __init__(self, target: GgufWeights, words: Words) -> None:
-        self.target, self.words = target, words
+    def __init__(self, target: Path, words: Words) -> None:
+        self.target, self.words = GgufWeights(target), words
 
     @abstractmethod
     def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
