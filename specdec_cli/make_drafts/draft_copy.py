@@ -28,6 +28,7 @@ from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.profiles import is_profile, model_name
+from specdec_cli.settings.config import check_value
 from specdec_cli.user_files import format_bytes
 from specdec_cli.weights.model_loading import load_model
 
@@ -96,8 +97,7 @@ class CopyOptions:
     progress: CopyProgress = field(default_factory=CopyProgress)
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"threads cannot be {self.threads}", "Use -t 1 or more, or leave it out.")
+        check_value("threads", self.threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from specdec_cli.llama.hidden_rows import OUTPUT
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.prune import prune, require_prunable
+from specdec_cli.settings.config import check_value
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.students import Student, Words
@@ -94,29 +95,20 @@ class TrainingOptions:
     gpu_layers: int = -1
 
     def __post_init__(self) -> None:
-        are_warm = all(0 <= temperature <= 2 for temperature in self.temperatures)
-        for valid, what, fix in (
-            (
-                1000 <= self.tokens <= 10**9,
-                f"training cannot use {self.tokens:,} tokens",
-                "Use --tokens 1000 to 1000000000.",
-            ),
-            (8 <= self.longest <= 8192, f"answers cannot have {self.longest:,} tokens", "Use -n 8 to 8192."),
-            (
-                0 < self.minutes <= 10**5,
-                f"training cannot take {self.minutes:g} minutes",
-                "Use --minutes above 0 and up to 100000.",
-            ),
-            (
-                self.steps is None or self.steps >= 1,
-                f"training cannot take {self.steps} steps",
-                "Use --steps 1 or more.",
-            ),
-            (self.temperatures and are_warm, "temperatures must be from 0 to 2", "Use, for example, --temps 0,0.8."),
-            (0 < self.lr < 1, f"the learning rate cannot be {self.lr:g}", "Use, for example, --lr 0.003."),
-        ):
-            if not valid:
-                raise UsageError(what, fix)
+        check_value("threads", self.threads)
+        if not 1000 <= self.tokens <= 10**9:
+            raise UsageError(f"training cannot use {self.tokens:,} tokens", "Use --tokens 1000 to 1000000000.")
+        if not 8 <= self.longest <= 8192:
+            raise UsageError(f"answers cannot have {self.longest:,} tokens", "Use -n 8 to 8192.")
+        if not 0 < self.minutes <= 10**5:
+            fix = "Use --minutes above 0 and up to 100000."
+            raise UsageError(f"training cannot take {self.minutes:g} minutes", fix)
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(f"training cannot take {self.steps} steps", "Use --steps 1 or more.")
+        if not all(0 <= temperature <= 2 for temperature in self.temperatures):
+            raise UsageError("temperatures must be from 0 to 2", "Use, for example, --temps 0,0.8.")
+        if not 0 < self.lr < 1:
+            raise UsageError(f"the learning rate cannot be {self.lr:g}", "Use, for example, --lr 0.003.")
 
 
 @dataclass(frozen=True, slots=True)
