@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from time import monotonic
 
 import platformdirs
@@ -30,7 +29,7 @@ from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.pairs.profiles import DEMO
 from specdec_cli.settings.config import Settings
-from specdec_cli.user_files import bundled_dir
+from specdec_cli.user_files import bundled_dir, replacement
 
 PROMPT = """\
 class Stack:
@@ -100,10 +99,8 @@ def _widened(target: Path, interrupt: Interrupt) -> Path | None:
         copy = folder / f"target-f32-{about.st_size}-{about.st_mtime_ns}.gguf"
         if not copy.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryDirectory(dir=folder) as making:
-                new = Path(making) / copy.name
+            with replacement(copy) as new:
                 quantize.write(quantize.Copy(target, new, 2, file_type=_F32), interrupt, lambda _: None)
-                new.replace(copy)
     except (OSError, SpecdecError):
         return None
     return copy
@@ -174,9 +171,8 @@ class Race:
             for number in range(1 + _TRIALS):
                 for drafts, own in self._settings.items():
                     tokens = _TRIAL if number else _WARM_UP
-                    metrics = Metrics.of(
-                        self._session.events(self._prompt, 0, settings=replace(own, max_tokens=tokens))
-                    )
+                    short = replace(own, max_tokens=tokens)
+                    metrics = Metrics.of(self._session.events(self._prompt, 0, settings=short))
                     if number:
                         speeds[drafts].append(log(metrics.tokens_per_s or 1.0))
         tokens = min(max(int(exp(fmean(speeds[False])) * _ANSWER_S), _LEAST_TOKENS), _TOKENS)
