@@ -220,7 +220,6 @@ class ComparisonRun:
 
     @property
     def drafting(self) -> list[Settings]:
-        """The settings that draft."""
         return [variant.settings for variant in self.variants.values() if variant.settings.drafter != "none"]
 
     def run(
@@ -336,7 +335,7 @@ class ComparisonRun:
             if (summary := summarise(trials, each.name, each.baseline, category))
         ]
         costs, agreement = costs_of(trials), session.costs.agreement
-        experts = experts if isinstance(experts := session.pair.target.setting("expert_count"), int) else 0
+        experts = session.pair.target.count("expert_count")
         result = ComparisonResult(
             specdec=__version__,
             machine=MachineInfo(tuple(library.devices()), threads, platform.platform()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -215,8 +214,8 @@ class Tuner:
         """Seconds of a single-token pass by number of threads, for `target` and `draft`."""
         self.filled: dict[str, float] = {}
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
-        trained = session.pair.draft.setting("context_length") if session.pair.draft else None
-        room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
+        trained = session.pair.draft.count("context_length") if session.pair.draft else 0
+        room = min(filter(None, (self._settings.ctx, trained))) - _ROOM
         self._prompts = fitting(session, tuning_prompts(session.pair.target_path, suite), room, system, raw)
         if not self._prompts:
             problem = "every prompt is too long for the models' context"
@@ -258,16 +257,10 @@ class Tuner:
 
     def _seconds_after(self, fill: int, context: Context) -> float:
         """Seconds of a single-token pass with `fill` tokens in the cache: the median of five."""
-        text = (self._text_for(context) * (fill // len(self._text) + 1))[:fill]
-        context.rewind(0)
-        context.decode(text)
-        laps = []
-        for _ in range(5):
-            before = perf_counter()
-            context.decode(text[:1])
-            laps.append(perf_counter() - before)
-            context.rewind(len(text))
-        return median(laps)
+        from specdec_cli.llama.pass_probes import pass_laps
+
+        text = self._text_for(context)
+        return median(pass_laps(context, text, (1,), 1, budget_s=0.0, needed_rounds=5, fill=fill, settled=1)[1])
 
     def _text_for(self, context: Context) -> list[int]:
         """A text to time passes with. For a draft with a smaller vocabulary, any tokens will do."""
