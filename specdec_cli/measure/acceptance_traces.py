@@ -103,11 +103,10 @@ def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
     return categories
 
 
-def identity(target: Path, draft: Path | None) -> dict[str, Any]:
+def identity(target: Path, draft: Path) -> dict[str, Any]:
     """What a recording stores about the models that it was made with."""
-    paths = {"target": target, "draft": draft} if draft else {"target": target}
-    sizes = {f"{role}_bytes": path.stat().st_size for role, path in paths.items()}
-    return {role: path.name for role, path in paths.items()} | sizes
+    sizes = {"target_bytes": target.stat().st_size, "draft_bytes": draft.stat().st_size}
+    return {"target": target.name, "draft": draft.name, **sizes}
 
 
 def write(path: Path, recording: Recording) -> None:
@@ -246,8 +245,7 @@ class _Recorder:
             if self._rule in _DRAWING and not sampler.greedy:
                 q = sampler.categorical(row, ahead)
                 sure.append(float(q.probs.max()))
-                noisy = self._rule == "coupled"
-                ahead.append(sampler.draw(q, len(ahead), self._draft_rng) if noisy else q.draw(self._draft_rng))
+                ahead.append(sampler.draw(q, len(ahead), self._draft_rng))
             else:
                 sure.append(confidence(row))
                 ahead.append(sampler.argmax(row, ahead))
