@@ -107,7 +107,7 @@ def _causes(
     if low:
         rates = [f"{each.acceptance_rate:.0%}" + (f" with {each.variant}" if len(measured) > 1 else "") for each in low]
         yield f"Few draft tokens are accepted: {_listed(rates)}."
-    checked = sorted({_drafted(each, by_variant[each.variant]) + 1 for each in slow or measured})
+    checked = sorted({_drafted(by_variant[each.variant]) + 1 for each in slow or measured})
     steepness = [costs.verify(tokens) / costs.verify(1) for tokens in checked]
     if slow and steepness and max(steepness) > 1.5:
         sizes, times = _listed([str(tokens) for tokens in checked]), _listed([f"{ratio:.1f}" for ratio in steepness])
@@ -119,7 +119,7 @@ def _causes(
         )
 
 
-def _drafted(summary: Summary, mine: Sequence[Trial]) -> int:
+def _drafted(mine: Sequence[Trial]) -> int:
     """Tokens that a step typically drafts."""
     return max(1, round(sum(trial.drafted for trial in mine) / max(sum(trial.steps for trial in mine), 1)))
 

@@ -145,8 +145,7 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
             "Use --drafter model, ngram or none.",
         )
     target = _model(here.target if here else None, named.target)
-    values = {name: getattr(chosen, name) for name in _LLAMA_NAMES}
-    options = {name: value for name, value in values.items() if value is not None and value != -1}
+    options = {name: value for name in _LLAMA_NAMES if (value := getattr(chosen, name)) not in (None, -1)}
     if not (chosen.draft and named.draft and chosen.chain.needs_model):
         if here:
             check_pair(here if here.chain.needs_model else replace(here, drafter="none"))

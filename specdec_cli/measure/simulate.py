@@ -74,7 +74,6 @@ class Tally:
     read: Counter[int] = field(default_factory=Counter)
 
     def seconds(self, costs: Costs) -> float:
-        """The seconds it takes with these costs."""
         verify = sum(count * (costs.verify(n) + costs.other) for n, count in self.verified.items())
         return verify + sum(count * costs.draft(n) for n, count in self.read.items())
 
@@ -197,11 +196,6 @@ def adaptive(
     return replay(policy, answers, costs, watch)
 
 
-def fixed(answers: Sequence[Answer]) -> dict[int, Tally]:
-    """Every fixed draft length; 0 is the target alone. Their passes don't depend on costs."""
-    return {0: alone(answers), **{k: replay(FixedLength(k), answers, FREE) for k in range(1, LONGEST + 1)}}
-
-
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """One category. Speedups are tokens per second over the target alone's; best_k: the best fixed length."""
@@ -225,7 +219,8 @@ def predict(by_category: Mapping[str, Sequence[Answer]], costs: Costs, greedy: b
 
 
 def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: bool) -> Prediction:
-    speeds = {k: tally.tokens_per_s(costs) for k, tally in fixed(answers).items()}
+    replays = {0: alone(answers), **{k: replay(FixedLength(k), answers, FREE) for k in range(1, LONGEST + 1)}}
+    speeds = {k: tally.tokens_per_s(costs) for k, tally in replays.items()}
     best_k = max(speeds, key=lambda k: speeds[k])
     auto = adaptive(answers, costs, greedy)
     stands = [stands for answer in answers for stands in answer.stands]

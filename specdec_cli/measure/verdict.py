@@ -6,7 +6,7 @@ One rule for all of it: a ratio is shown only if something was drafted and the i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
@@ -58,7 +58,7 @@ def overall_verdict(
     right = {variant: each for variant, each in measured.items() if variant not in wrong}
     drafting = {variant: each for variant, each in right.items() if not each.ran_alone}
     if not drafting:
-        return _without_drafts(right, baselines, ranking, bool(measured))
+        return replace(_without_drafts(right, baselines, bool(measured)), ranking=ranking)
     exact = {variant: each for variant, each in drafting.items() if each.distance_per_token is None} or drafting
     faster = {variant: each for variant, each in exact.items() if each.finding == "faster"} or exact
     best = faster[next(variant for variant in ranking if variant in faster)]
@@ -92,9 +92,7 @@ def _ranking(overall: Sequence[Summary], baselines: Mapping[str, str]) -> tuple[
     return tuple(each.variant for each in sorted(overall, key=ratio, reverse=True))
 
 
-def _without_drafts(
-    right: Mapping[str, Summary], baselines: Mapping[str, str], ranking: tuple[str, ...], any_measured: bool
-) -> OverallVerdict:
+def _without_drafts(right: Mapping[str, Summary], baselines: Mapping[str, str], any_measured: bool) -> OverallVerdict:
     """The verdict where no variant used drafts. right: those whose answers are right."""
     if not right and any_measured:
         return OverallVerdict(
@@ -102,7 +100,6 @@ def _without_drafts(
             headline="Wrong: answers are not the target's own",
             sentence="No setting measured gives the target's own answers. This is a bug in specdec.",
             recommendation="Please report it with the output of --json.",
-            ranking=ranking,
         )
     if not right:
         return OverallVerdict(
@@ -110,7 +107,6 @@ def _without_drafts(
             headline="Not measured: no answer was long enough",
             sentence="There is nothing to compare: no setting has a speed to compare with the target's.",
             recommendation="Ask for longer answers (-n).",
-            ranking=ranking,
         )
     few = [variant for variant, each in right.items() if each.finding == "few accepted"]
     variant = next(iter(few or right))
@@ -121,7 +117,6 @@ def _without_drafts(
         recommendation=_ALONE,
         variant=variant,
         winner=baselines.get(variant),
-        ranking=ranking,
     )
 
 
@@ -150,9 +145,7 @@ def _words(best: Summary, pays: Pays, setting: str, default: str | None) -> tupl
 
 def _interval(summary: Summary) -> str:
     """The interval, where it holds 1; elsewhere it is shown with the ratio."""
-    if summary.speedup is None or summary.claimed or not summary.bounds:
-        return ""
-    return f" ({summary.speedup.low:.2f} to {summary.speedup.high:.2f})"
+    return "" if summary.claimed or not summary.bounds else f" ({summary.bounds.replace('-', ' to ')})"
 
 
 def _predicate(summary: Summary) -> str:
