@@ -44,6 +44,10 @@ class Metrics:
     """By drafter: tokens drafted, tokens accepted."""
     probe_s: list[float] = field(default_factory=list)
     """Seconds of steps without a draft, from the SETTLED-th in a row on: the target alone in this context."""
+    probed_ratios: list[float] = field(default_factory=list)
+    """For each such row: how many times as fast as the target alone the steps since the row before it were, because the
+    machine was about as busy then.
+    """
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -56,28 +60,35 @@ class Metrics:
     """The sum of `distance` over the steps."""
     reason: FinishReason = "interrupted"
     notes: tuple[str, ...] = ()
-    _plain: int = 0
+    _row: list[float] = field(default_factory=list)
+    """Seconds of the latest steps without a draft."""
+    _began: float = 0.0
+    _ended: float = 0.0
+    _alone: int = 0
+    """When the last of `probed_ratios` and the last step ended, and the passes of the target alone since the former."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Metrics:
-        report = cls()
+        metrics = cls()
         for event in events:
-            report.add(event)
-        return report
+            metrics.add(event)
+        return metrics
 
     def add(self, event: Event) -> None:
         self.total_s = event.at
         match event:
             case Step():
+                forced = event.forced
+                free = forced + event.free
                 self.tokens += [token.id for token in event.tokens]
                 self.history.append(event)
                 self.sample_s += event.sample_s
-                self.forced += event.forced
-                self.free += event.forced + event.free
+                self.forced += forced
+                self.free += free
                 if event.index > 0:
-                    self._add_pass(event)
+                    self._add_pass(event, len(event.tokens) - free)
                 else:
-                    self.ttft_s = event.at
+                    self.ttft_s = self._began = event.at
             case Prefill(model="target"):
                 self.prompt_tokens = event.tokens
                 self.prefill_s += event.seconds
@@ -88,7 +99,8 @@ class Metrics:
                 self.reason = event.reason
                 self.notes = event.notes
 
-    def _add_pass(self, step: Step) -> None:
+    def _add_pass(self, step: Step, alone: int) -> None:
+        """alone: passes in which the target alone would have made the step's tokens."""
         drafted = len(step.drafted)
         self.steps += 1
         self.drafted += drafted
@@ -108,9 +120,18 @@ class Metrics:
             _count(self.kept, i, i < step.accepted)
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
-        self._plain = self._plain + 1 if is_plain(step) else 0
-        if self._plain >= SETTLED:
-            self.probe_s.append(step.verify_s + step.sample_s)
+        if is_plain(step):
+            self._row.append(step.verify_s + step.sample_s)
+            if len(self._row) >= SETTLED:
+                self.probe_s.append(self._row[-1])
+        elif self._row:
+            settled = self._row[SETTLED - 1 :]
+            if settled and self._ended > self._began:
+                self.probed_ratios.append(self._alone / (self._ended - self._began) * sum(settled) / len(settled))
+                self._began, self._alone = self._ended, 0
+            self._row.clear()
+        self._alone += alone
+        self._ended = step.at
 
     @property
     def distance_per_token(self) -> float | None:

@@ -32,7 +32,6 @@ from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Done, Event, Origin, Step
 from specdec_cli.display.parts import LABEL, REJECTED, STYLES, append_token, legend, spark
 from specdec_cli.display.terminal import ReadingBar, SafeConsole, can_paint, raw, safe, write_over
-from specdec_cli.engine.baseline import ProbedRatios
 
 _OPEN_ROWS, _KEPT_ROWS = 8, 3
 """Rows of the unfinished line in the region at most, and those left where some of them scroll away."""
@@ -144,7 +143,6 @@ class LiveDisplay:
         self._console = console
         self._max_tokens, self._styles = max_tokens, styles
         self._report = Metrics()
-        self._probed = ProbedRatios()
         self._known = 0
         self._speedup: Interval | None = None
         """Of the first `_known` ratios: an interval takes a millisecond."""
@@ -176,7 +174,6 @@ class LiveDisplay:
                 return
             if isinstance(event, Step):
                 self._fresh.append(_shown(event))
-                self._probed.add(event)
             else:  # the first token may have come during this long pause
                 self._next = 0.0
             now = monotonic()
@@ -272,7 +269,7 @@ class LiveDisplay:
         return rows
 
     def _figures(self, width: int) -> list[Text]:
-        ratios = self._probed.ratios
+        ratios = self._report.probed_ratios
         if len(ratios) != self._known:
             self._known, self._speedup = len(ratios), geometric_interval(ratios)
         return [speed_row(self._report, self._speedup, width), kept_row(self._report, self._max_tokens, width)]

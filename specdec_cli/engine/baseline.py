@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from specdec_cli.decoding.costs import BUSY_RATIO, SETTLED
+from specdec_cli.decoding.costs import BUSY_RATIO
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.metrics import Metrics, is_plain
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import LengthReason, Step
 from specdec_cli.settings.config import Settings
@@ -53,45 +53,6 @@ class BaselineResult:
             "identical": self.identical,
             "first_divergence": self.divergence.to_json() if self.divergence else None,
         }
-
-
-class ProbedRatios:
-    """How many times as fast as the target alone a run has been so far: one ratio for each probe in it.
-
-    A probe is a row of steps without a draft; those from the SETTLED-th on show the cost. It is compared with all steps
-    since the probe before, because the machine was about as busy then.
-    """
-
-    def __init__(self) -> None:
-        self.ratios: list[float] = []
-        self._row: list[float] = []
-        """Seconds of the latest steps without a draft."""
-        self._began = self._ended = 0.0
-        self._tokens = 0
-
-    @classmethod
-    def of(cls, steps: Iterable[Step]) -> list[float]:
-        """The ratios of a whole run."""
-        probed = cls()
-        for step in steps:
-            probed.add(step)
-        return probed.ratios
-
-    def add(self, step: Step) -> None:
-        """Add the next step of the run."""
-        if step.index == 0:
-            self._began = step.at
-            return
-        if is_plain(step):
-            self._row.append(step.verify_s + step.sample_s)
-        elif self._row:
-            alone = self._row[SETTLED - 1 :]
-            if alone and self._ended > self._began:
-                self.ratios.append(self._tokens / (self._ended - self._began) * sum(alone) / len(alone))
-                self._began, self._tokens = self._ended, 0
-            self._row.clear()
-        self._tokens += len(step.tokens) - step.forced - step.free  # the target alone takes a pass for each
-        self._ended = step.at
 
 
 _UNPROFITABLE = {

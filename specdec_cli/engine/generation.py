@@ -11,7 +11,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
-from specdec_cli.engine.baseline import BaselineResult, ProbedRatios, why_nothing_was_drafted
+from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
 from specdec_cli.settings.config import Settings
 
 
@@ -86,13 +86,12 @@ class GenerationResult:
             self.notes += event.notes
 
     def take_probed_baseline(self, two_over_one: float | None = None) -> None:
-        """Take the answer's own steps without a draft as the baseline, if there are enough of them.
-
-        two_over_one: the cost of a pass over two tokens in passes over one, if known.
+        """Take the answer's own steps without a draft as the baseline, if there are enough. two_over_one: as in
+        `why_nothing_was_drafted`.
         """
         metrics = self.metrics
         if speed := metrics.probed_tokens_per_s:
-            speedup = geometric_interval(ProbedRatios.of(metrics.history))
+            speedup = geometric_interval(metrics.probed_ratios)
             self.baseline = BaselineResult(speed, None, speedup=speedup, probes=len(metrics.probe_s))
         elif not metrics.drafted and not metrics.notes:
             self.undrafted = why_nothing_was_drafted(metrics.history, two_over_one, self.settings.drafter)
