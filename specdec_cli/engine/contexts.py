@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.context_plan import ContextPlan, require_chains, require_rewinding
 from specdec_cli.gguf import memory
 from specdec_cli.gguf.head_files import read_medusa
-from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.vocabulary import read_reduced
 from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import Context, LlamaContext
@@ -53,10 +52,6 @@ class ModelContext:
         return self.loaded.path
 
     @property
-    def header(self) -> Header:
-        return self.loaded.header
-
-    @property
     def model(self) -> Model:
         return self.loaded.model
 
@@ -68,7 +63,6 @@ class ModelContext:
 
     @property
     def passes(self) -> PassCosts:
-        """The costs of its passes."""
         if self.costs is None:
             raise RuntimeError("the contexts are opened first")
         return self.costs
@@ -77,11 +71,10 @@ class ModelContext:
         """Set the context. A draft model's keeps only a part of a text that is longer."""
         self.context, self.text, self.costs = context, text, costs
         self.drafting = ShortMemory(context) if isinstance(context, LlamaContext) else context
-        if vocabulary := read_reduced(self.header):
+        if vocabulary := read_reduced(self.loaded.header):
             self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
 
     def close(self) -> None:
-        """Save the measured costs and free the context."""
         if self.costs is not None:
             self.costs.keep()
         if self.context is not None:
@@ -156,13 +149,12 @@ class Contexts:
                 raise
             self._open_all(plan)  # try without the extra room
 
-    def share(self, parts: Iterable[tuple[str, LlamaContext, PassCosts]], plan: ContextPlan) -> None:
+    def share(self, parts: Mapping[str, tuple[LlamaContext, PassCosts]], plan: ContextPlan) -> None:
         """Set contexts that sessions share, by role. A draft model without one doesn't draft."""
         self._shared, self.plan = True, plan
-        taken = {role: (context, costs) for role, context, costs in parts}
         for own in self.all:
-            if own.role in taken:
-                text, costs = taken[own.role]
+            if own.role in parts:
+                text, costs = parts[own.role]
                 own.use(text, text, costs)
             elif own.loaded.head and own.loaded.head != "medusa":
                 with self._weights.optional(own.role):
@@ -291,7 +283,6 @@ class PairCosts:
         return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
 
     def verify(self, text: Sequence[int]) -> Curve:
-        """The costs of the target's passes."""
         tuned = self._models.tuned_costs
         return tuned.verify if tuned else self._models.target.passes.verify(text)
 
@@ -334,13 +325,12 @@ class PairCosts:
 
 
 def memory_of(models: Contexts) -> list[ModelMemory]:
-    """The memory of the models with their open contexts."""
     types, parts = library.repacked_types(), []
     for own in models.all:
         if own.loaded.head and own.path == models.target.path:
             continue  # heads in the target's own file
         if context := own.context:
-            needs = memory.footprint(own.header, context.n_ctx, types, context.max_rows)
+            needs = memory.footprint(own.loaded.header, context.n_ctx, types, context.max_rows)
             buffers = needs.buffers + needs.vocabulary
             weights = needs.weights + sum(adapter.size for adapter in own.loaded.adapters)
             parts.append(ModelMemory(own.role, weights, needs.repacked, needs.cache, buffers))

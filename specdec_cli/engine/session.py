@@ -14,7 +14,7 @@ import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.decoding import rules
-from specdec_cli.decoding.divergence import Divergence, Transcript, first_difference
+from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.logprobs import with_logprobs
 from specdec_cli.decoding.loop import Ending, generate
@@ -23,9 +23,8 @@ from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.draft_length.cost_model import SharedLoad
-from specdec_cli.engine import proof
 from specdec_cli.engine.baseline import BaselineResult, paired_speedup
-from specdec_cli.engine.contexts import Contexts, ModelContext, PairCosts
+from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import GenerationResult, conditions
 from specdec_cli.json_store import to_json as record_to_json
@@ -247,10 +246,49 @@ class Session(AbstractContextManager["Session"]):
         settings: Settings,
         reused: int = 0,
     ) -> Divergence | None:
-        """Where an answer differs from the target's own, with the proof; see `proof.divergence`."""
+        """The first token where an answer differs from the target's own, and the proof that rounding or a bug is the
+        cause. None if the answers are equal.
+
+        own, mine: the target's own answer and the other one, with the same seed. reused: how many tokens of the prompt
+        were in the cache when both answers began; it must still hold what it held then. It works for acceptance rules
+        that reproduce the target's text, and for all rules at temperature 0. It repeats the passes of both answers up
+        to that token.
+        """
         with self.in_use:
+            position = first_difference(mine.tokens, own.tokens)
+            if position is None:
+                return None
+            target, context = self.models.target, self.models.target.opened
+            text = [*prompt, *own.tokens[:position]]
+            sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model))
+            sampler.watch(text, len(prompt))
+            choice = Choice(sampler, position, len(text), seed)
             agreement = self.costs.agreement if settings.bitwise else None
-            return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement, reused)
+            threads, watch, reuses = context.threads, context.passes.on_pass, context.reuses
+
+            def again(transcript: Transcript) -> LlamaTarget:
+                """A target that starts as the answer did, and changes threads where the answer did."""
+
+                def change(_tokens: int, _seconds: float) -> None:
+                    for length, count in transcript.threads[1:]:
+                        if length == context.length:
+                            context.set_threads(count)
+
+                context.passes.on_pass = change
+                context.set_threads(transcript.threads[0][1] if transcript.threads else threads)
+                context.rewind(reused)
+                context.reuses = reused > 0
+                return LlamaTarget(context, agreement)
+
+            experts = bool(target.loaded.header.setting("expert_count"))
+            try:
+                difference = explain(prompt, own, mine, position, choice, again, experts)
+            finally:
+                context.passes.on_pass, context.reuses = watch, reuses
+                context.set_threads(threads)
+        if settings.bitwise and not difference.bug:
+            return replace(difference, bug=f"passes that agreed bit for bit when measured differ here: {difference}")
+        return difference
 
     def keep_costs(self) -> None:
         """Save the measured costs for the next start. If that fails, a note says so."""
@@ -359,7 +397,9 @@ class Generation:
                     result.notes += (f"the answer stopped at {limit} before it fulfilled its grammar; raise {limit}",)
                 session.keep_costs()
                 result.notes += tuple(note for note in session.notes if note not in known)
-                result.notes += crowding_notes(result.metrics, models.target)
+                threads, loaded = models.target.threads, models.target.loaded
+                if result.metrics.unevenness >= _UNEVEN and 1 < threads >= loaded.threads and not loaded.offloaded:
+                    result.notes += (f"CPU busy: -t {threads // 2} may be faster",)  # threads wait for each other
                 if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
                     result.take_probed_baseline(session.costs.two_over_one)
 
@@ -423,16 +463,6 @@ def reusing(session: Session) -> Iterator[None]:
         yield
     finally:
         session.models.reuse(allowed=False)
-
-
-def crowding_notes(metrics: Metrics, target: ModelContext) -> tuple[str, ...]:
-    """A note if passes took many times as long as they can, and the threads were not reduced: they wait for each other
-    on a busy processor.
-    """
-    threads = target.threads
-    if metrics.unevenness < _UNEVEN or threads == 1 or threads < target.loaded.threads or target.loaded.offloaded:
-        return ()
-    return (f"CPU busy: -t {threads // 2} may be faster",)
 
 
 def to_json(result: GenerationResult, session: Session) -> dict[str, Any]:

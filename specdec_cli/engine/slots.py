@@ -51,7 +51,7 @@ class Slots:
                     self.shared[own.role] = shared
                     costs[own.role] = first.models.timed(own, shared.texts[0])
             for number, session in enumerate(self.sessions):
-                parts = [(role, shared.texts[number], costs[role]) for role, shared in self.shared.items()]
+                parts = {role: (shared.texts[number], costs[role]) for role, shared in self.shared.items()}
                 session.models.share(parts, plan)
             self._costs = self._measured()
         except BaseException:  # Ctrl-C, too
@@ -97,7 +97,6 @@ class Slots:
         return costs
 
     def close(self) -> None:
-        """Keep what drafting has shown, and free the contexts."""
         for session in self.sessions:
             session.drafting.learning.keep()
             session.models.close()

@@ -15,7 +15,7 @@ from specdec_cli.decoding import rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.display import comparison_tables
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.engine import proof
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.measure import kept_comparisons
 from specdec_cli.measure.compare import ComparisonResult
@@ -123,7 +123,7 @@ def test_an_interrupt_while_answers_are_compared(monkeypatch):
         raise Interrupted
 
     monkeypatch.setitem(rules.RULES, "rejection", spoilt("match"))
-    monkeypatch.setattr(proof, "divergence", interrupted)
+    monkeypatch.setattr(Session, "divergence", interrupted)
     result = result_of(compare("--json", *PROMPTS).stdout)
     assert len(result.trials) == 8
     assert result.exactness["k=3"]["not classified"] > 0

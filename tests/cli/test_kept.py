@@ -12,7 +12,6 @@ from driver import DRAFT, SPECDEC, TARGET, assert_refused, call, told
 from driver import specdec as in_a_process
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.engine import proof
 from specdec_cli.engine.session import Session
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
@@ -59,7 +58,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
     def interrupted(*answers):
         raise Interrupted
 
-    monkeypatch.setattr(proof, "divergence", interrupted)
+    monkeypatch.setattr(Session, "divergence", interrupted)
     monkeypatch.setattr("specdec_cli.engine.session.first_difference", lambda *_: 3)
     result = told("run", PROMPT, "-n", 24, "-k", 3, "--baseline")
     assert result["baseline"] is None and result["completion_tokens"] == 24
