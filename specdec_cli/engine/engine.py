@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import replace
 from threading import Lock
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, cast, overload
@@ -143,21 +142,9 @@ class Engine(AbstractContextManager["Engine"]):
         session = self._idle_session()
         try:
             if (several := is_list_of_prompts(prompt)) or n is not None:
-                settings = session.settings_of(sampling, speculative)
-
-                def start(slot: Session, tokens: list[int], number: int) -> Generation:
-                    seed = None if settings.seed is None else (settings.seed + number) % 2**63
-                    config = replace(speculative or SpeculativeConfig(), accept=settings.accept)
-                    return slot.start(tokens, replace(sampling or SamplingParams(), seed=seed), config)
-
-                return self._together.answers(
-                    cast(Sequence[Prompt], prompt if several else [prompt]),
-                    settings,
-                    lambda each: session.tokenize(each, system=system, raw=raw),
-                    start,
-                    parallel,
-                    1 if n is None else n,
-                )
+                prompts = cast(Sequence[Prompt], prompt if several else [prompt])
+                count = 1 if n is None else n
+                return self._together.answers(session, prompts, sampling, speculative, system, raw, parallel, count)
             return session.generate(cast(Prompt, prompt), sampling, speculative, system=system, raw=raw)
         finally:
             self._idle.append(session)

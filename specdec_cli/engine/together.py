@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
 
@@ -12,9 +12,9 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
-from specdec_cli.engine.session import Generation, Session
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.shared_context import MOST_TEXTS
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 from specdec_cli.weights.prompt import Prompt
 from specdec_cli.weights.weights import Weights
 
@@ -35,18 +35,20 @@ class Together:
 
     def answers(
         self,
+        session: Session,
         prompts: Sequence[Prompt],
-        settings: Settings,
-        tokenize: Callable[[Prompt], list[int]],
-        start: Callable[[Session, list[int], int], Generation],
+        sampling: SamplingParams | None,
+        speculative: SpeculativeConfig | None,
+        system: str | None,
+        raw: bool,
         parallel: int,
         n: int,
     ) -> list[GenerationResult]:
-        """The answers, `n` to each prompt, in the order of the prompts. start: starts one in a session, with a prompt's
-        tokens and the number of the answer to it.
+        """The answers, `n` to each prompt, in the order of the prompts. session: one of the engine's, for tokenizing.
 
         Raises UsageError on settings with which answers can't share passes, SpecdecError if memory is short.
         """
+        settings = session.settings_of(sampling, speculative)
         if not 1 <= parallel <= MOST_TEXTS:
             what = f"parallel={parallel} is not between 1 and {MOST_TEXTS}, the most answers that fit into one pass"
             raise UsageError(what, "Set it to the number of answers to compute at once; the others wait.")
@@ -61,15 +63,17 @@ class Together:
         for prompt in prompts:
             tokens, failed = list[int](), None
             try:
-                tokens = tokenize(prompt)
+                tokens = session.tokenize(prompt, system=system, raw=raw)
                 n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(tokens), target, None).n_ctx)
             except SpecdecError as error:
                 failed = error
             found += [GenerationResult(settings, settings.seed or 0, tokens, error=failed) for _ in range(n)]
+        config = replace(speculative or SpeculativeConfig(), accept=settings.accept)
 
-        def work(number: int, session: Session) -> None:
+        def work(number: int, slot: Session) -> None:
+            seed = None if settings.seed is None else (settings.seed + number % n) % 2**63
             try:
-                answer = start(session, found[number].prompt, number % n)
+                answer = slot.start(found[number].prompt, replace(sampling or SamplingParams(), seed=seed), config)
                 found[number] = answer.result
                 for _ in answer:
                     pass
@@ -110,7 +114,6 @@ class Together:
             self._end()
 
     def require_open(self) -> None:
-        """Raise SpecdecError if the engine was closed."""
         if self._closed:
             raise _was_closed()
 
