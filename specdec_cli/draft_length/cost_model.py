@@ -32,7 +32,6 @@ class LiveCurve(Curve):
         return self._scale * super().__call__(n)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A pass over so many tokens took so long."""
         surprise = min(max(math.log(seconds / self(tokens)), -NOISE), NOISE)
         at = bisect_left(self._tokens, tokens)
         if at == len(self._tokens) or self._tokens[at] != tokens:
@@ -80,38 +79,38 @@ class SharedLoad:
 
     def begin(self, costs: Costs) -> None:
         """Go by these costs until passes have shown others."""
-        self._curves = {"verify": LiveCurve(costs.verify), "draft": LiveCurve(costs.draft)}
-        self._sizes = {"verify": 1.0, "draft": math.inf}  # if one answer is to draft, all are
+        self._curves = {"target": LiveCurve(costs.verify), "draft": LiveCurve(costs.draft)}
+        self._sizes = {"target": 1.0, "draft": math.inf}  # if one answer is to draft, all are
 
-    def observe(self, which: str, tokens: int, seconds: float) -> None:
-        """A pass of the target ("verify") or of the draft model ("draft") over so many tokens of all answers, and what
-        was done for it since the pass before. An answer alone has costs of its own.
+    def observe(self, role: str, tokens: int, seconds: float) -> None:
+        """A pass of a model over so many tokens of all answers, and what was done for it since the pass before. An
+        answer alone has costs of its own.
         """
         if self.answers == 1:
             self.probing = False
             return
         drafted = tokens > self.answers
-        if which == "verify":
+        if role == "target":
             self.probing = self._probe.due(drafted)
             self._plain = 0 if drafted else self._plain + 1
-        if which in self._curves:
-            size = self._sizes[which] if math.isfinite(self._sizes[which]) else tokens
-            self._sizes[which] = size + RECENT * (tokens - size)
-            if which != "verify" or drafted or self._plain >= SETTLED:
-                self._curves[which].observe(tokens, seconds)
+        if role in self._curves:
+            size = self._sizes[role] if math.isfinite(self._sizes[role]) else tokens
+            self._sizes[role] = size + RECENT * (tokens - size)
+            if role != "target" or drafted or self._plain >= SETTLED:
+                self._curves[role].observe(tokens, seconds)
 
     def verify(self, tokens: int) -> float:
         """An answer's part of a pass of the target, in seconds, if it sends so many tokens."""
-        return self._part("verify", self.answers, max(self._sizes["verify"], self.answers), tokens)
+        return self._part("target", self.answers, max(self._sizes["target"], self.answers), tokens)
 
     def draft(self, tokens: int) -> float:
         """An answer's part of a pass of the draft model, in seconds, if it sends so many tokens."""
         sharing = min(max(self._sizes["draft"], 1.0), self.answers)
         return self._part("draft", sharing, sharing, tokens)
 
-    def _part(self, which: str, sharing: float, size: float, tokens: int) -> float:
+    def _part(self, role: str, sharing: float, size: float, tokens: int) -> float:
         """sharing: answers in a pass. size: tokens of a pass in which this answer sends one."""
-        curve = self._curves[which]
+        curve = self._curves[role]
         added = max(curve(size + tokens - 1) - curve(size), 0.0) if tokens > 1 else 0.0
         return curve(sharing) / sharing + added
 

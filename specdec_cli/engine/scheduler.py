@@ -37,10 +37,6 @@ class QueueFull(SpecdecError):
     """No more jobs may wait."""
 
 
-_COSTS = {"target": "verify", "draft": "draft", "small draft": "small"}
-"""Model role -> the name of its passes' cost."""
-
-
 @dataclass(eq=False)
 class Job:
     """Work that waits for a slot, or has one. prompt: tokens, to choose the slot with the longest common prefix. ended:
@@ -56,7 +52,6 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """Tokens in the piece that it waits for."""
         return len(self.waits_for[1].tokens) if self.waits_for else 0
 
     @property
@@ -81,7 +76,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         self.slots = Slots(weights, count, n_ctx, self._load, interrupt or Interrupt())
         for shared in self.slots.shared.values():
             shared.ask = _ask
-        self._roles = {shared: _COSTS[role] for role, shared in self.slots.shared.items()}
+        self._roles = {shared: role for role, shared in self.slots.shared.items()}
         self.n_ctx = n_ctx
         self.jobs: list[Job] = []
         """The jobs with a slot."""
