@@ -74,7 +74,7 @@ class AutoLength(LengthPolicy):
     def limit(self, room: int) -> int:
         self._passes, self._path_probability = 0, 1.0
         self._reads_on = self._taught = False
-        self._siblings.begin()
+        self._siblings.drafted.clear()
         self.why = LengthReason.NONE
         if room < 1:
             return 0
@@ -101,7 +101,10 @@ class AutoLength(LengthPolicy):
         index = candidate.sibling_index if candidate else 0
         if index == 0:
             self._calibration.observe_confidence(bin_of(confidence))
-        if drafted == 0 and self._reads_on and not self._pays_now():
+        trial = drafted == 0 and self._reads_on
+        if trial:  # now that the draft model has read on
+            self._replan()
+        if trial and not self._plan.drafts:
             self._path_probability = 0.0
             if self._taught:
                 self.why = LengthReason.NOT_WORTH_IT
@@ -168,7 +171,7 @@ class AutoLength(LengthPolicy):
         if step.parents and step.path:
             missed = int(step.path[-1] not in step.parents)
         else:  # the draft model has read all of its own tokens but the last, and none of a sequel
-            missed = max(accepted - self._siblings.drafted + 1, 0) if accepted else 0
+            missed = max(accepted - len(self._siblings.drafted) + 1, 0) if accepted else 0
         self._unread = 1 + missed + step.forced
         self._apart = 0
 
@@ -214,11 +217,6 @@ class AutoLength(LengthPolicy):
         while tokens > 1 and costs.verify(tokens + 1) + tokens * costs.draft() > most:
             tokens -= 1
         return tokens
-
-    def _pays_now(self) -> bool:
-        """Whether the plan is to draft, now that the draft model has read on."""
-        self._replan()
-        return self._plan.drafts
 
     def _replan(self) -> None:
         drafted = self._plan.drafts

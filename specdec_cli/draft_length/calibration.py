@@ -35,7 +35,6 @@ does, since its first draw took the likelier."""
 
 
 def bin_of(confidence: float) -> int:
-    """The bin that a confidence falls into."""
     return bisect_right(EDGES, confidence)
 
 
@@ -88,7 +87,6 @@ class Calibration:
         return (self.accepted[at] + _PULL * curve) / (self.counts[at] + _PULL)
 
     def rates(self, hope: float = 0.0) -> list[float]:
-        """The same for every bin."""
         return [self.rate(at, hope) for at in range(BINS)]
 
     def aged(self) -> Calibration:
@@ -123,31 +121,20 @@ class SiblingCalibration:
     def __init__(self, first: Calibration, greedy: bool) -> None:
         self._calibrations = {0: first}
         self._greedy = greedy
-        self._drafted: list[tuple[int, int]] = []
-        """The sibling index and the bin of confidence of each token of the draft in hand."""
-
-    @property
-    def drafted(self) -> int:
-        """How many tokens of the draft in hand are the draft model's."""
-        return len(self._drafted)
-
-    def begin(self) -> None:
-        """A new draft begins."""
-        self._drafted.clear()
+        self.drafted: list[tuple[int, int]] = []
+        """The sibling index and the bin of confidence of each token of the draft in hand that is the draft model's."""
 
     def add(self, sibling_index: int, confidence: float) -> None:
-        """The draft has another token."""
-        self._drafted.append((sibling_index, bin_of(confidence)))
+        self.drafted.append((sibling_index, bin_of(confidence)))
 
     def rate(self, sibling_index: int, confidence: float, hope: float = 0.0) -> float:
         """The probability that such a token stands, given that what it follows does and its earlier siblings do not."""
         return self._of(sibling_index).rate(bin_of(confidence), hope)
 
     def learn(self, step: Step) -> None:
-        """What became of the draft."""
         for node, stands in outcomes(step):
-            if node < len(self._drafted):
-                sibling_index, at = self._drafted[node]
+            if node < len(self.drafted):
+                sibling_index, at = self.drafted[node]
                 self._of(sibling_index).learn(at, float(stands))
 
     def _of(self, sibling_index: int) -> Calibration:

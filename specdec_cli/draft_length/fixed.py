@@ -28,7 +28,7 @@ class FixedLength(LengthPolicy):
         self._siblings = SiblingCalibration(Calibration.prior(greedy), greedy)
 
     def limit(self, room: int) -> int:
-        self._siblings.begin()
+        self._siblings.drafted.clear()
         return self._tokens if self._whole else min(self._tokens, room)
 
     def rate(self, sibling_index: int, confidence: float) -> float:

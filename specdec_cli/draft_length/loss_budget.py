@@ -41,7 +41,6 @@ class LossBudget:
         return _HOPE * (2 * min(self.left / START, 1.0) - 1)
 
     def wait(self, steps: int = 1) -> None:
-        """So many steps went by."""
         self.left = min(self.left + _SHARE * steps, _MOST)
 
     def add(self, gain: float) -> None:

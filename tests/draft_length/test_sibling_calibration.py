@@ -50,12 +50,12 @@ def test_each_rank_learns_for_itself():
     ranks = SiblingCalibration(Calibration(0.0, 1.0), greedy=True)
     before = [ranks.rate(rank, 0.5) for rank in (0, 1, 2)]
     for _ in range(40):  # the first never stands, the second always does, the third is never tried
-        ranks.begin()
+        ranks.drafted.clear()
         for rank in (0, 1, 2):
             ranks.add(rank, 0.5)
         ranks.learn(step(3, 1, (-1, -1, -1), (1,)))
     after = [ranks.rate(rank, 0.5) for rank in (0, 1, 2)]
     assert after[0] < before[0] - 0.2 and after[1] > before[1] + 0.2 and after[2] == before[2]
-    ranks.begin()
+    ranks.drafted.clear()
     ranks.learn(step(1, 0, (-1,), ()))
     assert ranks.rate(0, 0.5) == after[0], "of a draft of somebody else's nothing is learned"
