@@ -73,8 +73,13 @@ def generate(
             verdict = accept(draft, logits, sampler, rng)
             sample_s = clock() - before
             tokens, free, reason = answer.commit(draft, verdict)
-            times = (draft_s, verify_s, sample_s, clock() - started)
-            step = _step(index, draft, verdict, tokens, text, times, why, len(unread), free)
+            at, path = clock() - started, verdict.path
+            accepted = path[: len(tokens)]  # the answer may have ended before the last of them
+            drafted = draft.tokens
+            rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
+            what = (index, tokens, drafted, len(accepted), rejected, draft.source)
+            tree = (draft.parents, draft.parents and accepted)
+            step = Step(*what, draft_s, verify_s, sample_s, at, why, *tree, verdict.distance, len(unread), free)
             yield step
             full = len(context) > target.n_ctx
             if reason := reason or ("interrupted" if ending.interrupted() else "context" if full else None):
@@ -102,25 +107,6 @@ def generate(
     except Interrupted:
         reason = "interrupted"
     yield Done(reason, text.flush(), speculation.notes, clock() - started)
-
-
-def _step(
-    index: int,
-    draft: Draft,
-    verdict: Verdict,
-    tokens: tuple[Token, ...],
-    text: TextStream,
-    times: tuple[float, float, float, float],
-    why: str,
-    unread: int,
-    free: int,
-) -> Step:
-    """The event of one round. times: seconds of drafting, verifying and sampling, and when it ended."""
-    path, drafted = verdict.path, draft.tokens
-    accepted = path[: len(tokens)]  # the answer may have ended before the last of them
-    rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
-    what = (index, tokens, drafted, len(accepted), rejected, draft.source)
-    return Step(*what, *times, why, draft.parents, draft.parents and accepted, verdict.distance, unread, free)
 
 
 class _Answer:
@@ -165,7 +151,6 @@ class _Answer:
         return tuple(tokens), free, None
 
     def _add(self, token: int) -> str:
-        """Returns the text that can be shown now."""
         self._context.append(token)
         return self._text.push(token)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from specdec_cli.decoding.errors import UsageError
@@ -71,68 +72,45 @@ def fill(struct: Any) -> None:
             about.check(name, value)
 
 
+_sampling = partial(option, panel="Sampling")
+_count = partial(_sampling, valid=lambda value: 0 <= value < 2**31)
+_signed = partial(_sampling, 0.0, takes="a number from -1000 to 1000", valid=lambda value: abs(value) <= 1000)
+
+
 @dataclass(frozen=True)
 class SamplingOptions:
     """How logits become a distribution."""
 
-    temperature: float = option(
+    temperature: float = _sampling(
         0.0,
         "Temperature; 0 is greedy.",
         common=True,
-        panel="Sampling",
         flag="temp",
         takes="0 (greedy), or a number from 0.001 to 1000",
         valid=lambda value: value == 0 or 0.001 <= value <= 1000,
     )
-    top_k: int = option(
-        40,
-        "Keep the k most likely tokens; 0 is off.",
-        panel="Sampling",
-        takes="0 (off) or more",
-        valid=lambda value: 0 <= value < 2**31,
-    )
-    top_p: float = option(
+    top_k: int = _count(40, "Keep the k most likely tokens; 0 is off.", takes="0 (off) or more")
+    top_p: float = _sampling(
         0.95,
         "Keep the most likely tokens up to this sum; 1 is off.",
-        panel="Sampling",
         takes="a number in (0, 1]; 1 is off",
         valid=lambda value: 0 < value <= 1,
     )
-    min_p: float = option(
+    min_p: float = _sampling(
         0.05,
         "Drop tokens below this share of the most likely one; 0 is off.",
-        panel="Sampling",
         takes="a number in [0, 1]; 0 is off",
         valid=lambda value: 0 <= value <= 1,
     )
-    repeat_penalty: float = option(
+    repeat_penalty: float = _sampling(
         1.0,
         "Penalty for recent tokens; 1 is off.",
-        panel="Sampling",
         takes="a number from 0.001 to 1000; 1 is off",
         valid=lambda value: 0.001 <= value <= 1000,
     )
-    frequency_penalty: float = option(
-        0.0,
-        "Penalty for each recent occurrence; 0 is off.",
-        panel="Sampling",
-        takes="a number from -1000 to 1000",
-        valid=lambda value: abs(value) <= 1000,
-    )
-    presence_penalty: float = option(
-        0.0,
-        "Penalty for having occurred recently; 0 is off.",
-        panel="Sampling",
-        takes="a number from -1000 to 1000",
-        valid=lambda value: abs(value) <= 1000,
-    )
-    repeat_last_n: int = option(
-        64,
-        "How many tokens back the penalties look.",
-        panel="Sampling",
-        takes="0 or more tokens",
-        valid=lambda value: 0 <= value < 2**31,
-    )
+    frequency_penalty: float = _signed("Penalty for each recent occurrence; 0 is off.")
+    presence_penalty: float = _signed("Penalty for having occurred recently; 0 is off.")
+    repeat_last_n: int = _count(64, "How many tokens back the penalties look.", takes="0 or more tokens")
 
     def __post_init__(self) -> None:
         fill(self)

@@ -184,7 +184,6 @@ class Proposer(Protocol):
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         """Up to `budget` tokens to follow `context` (prompt and answer so far; its last token is the pending one)."""
-        ...
 
 
 class Drafter(Proposer, Protocol):
@@ -332,41 +331,32 @@ class DraftModel(Protocol):
     @property
     def length(self) -> int:
         """How many tokens of the text it has read."""
-        ...
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything except what can be kept for `text`; returns how many of its tokens are kept."""
-        ...
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
         """Make room for `news` and then `more` tokens; returns the part of `news` left to read. Raises ValueError if
         they don't fit.
         """
-        ...
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         """Append tokens to the cache; returns one row, after the last, or one after each."""
-        ...
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Append nodes to a tree at the end of the cache, in one pass of at most max_rows; returns a row for each.
 
         parents: for each, the number of the node that it follows, counted from the tree's start; -1: the cache's end.
         """
-        ...
 
     def keep(self, path: Sequence[int]) -> None:
         """End the tree: keep the nodes on this path, drop the others."""
-        ...
 
     def begin_draft(self) -> None:
         """Begin a draft: what is read next belongs to it until `end_draft`, or `keep` for a tree."""
-        ...
 
     def end_draft(self, length: int) -> None:
         """End the draft: drop everything from position `length` on."""
-        ...
 
     def rewind(self, length: int) -> None:
         """Drop everything from position `length` on."""
-        ...
