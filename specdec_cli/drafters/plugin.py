@@ -76,7 +76,7 @@ class PluginSpec:
 
 
 class _Ready:
-    """A drafter that may lack all methods but `propose`. drafter: the object, or its class."""
+    """What a drafter declares that may lack all members but `propose`. drafter: the object, or its class."""
 
     needs_model = False
 
@@ -86,19 +86,8 @@ class _Ready:
         self._drafter = drafter
         self.token_s, self.form = getattr(drafter, "token_s", 0.0), getattr(drafter, "form", DraftForm.KNOWN)
 
-    def create(self, _context: DrafterContext) -> _Ready:
-        return _Ready(self._drafter()) if isinstance(self._drafter, type) else self
-
-    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Any:
-        return self._drafter.propose(context, budget, policy)
-
-    def start(self, prompt: Sequence[int]) -> int:
-        start = getattr(self._drafter, "start", None)
-        return start(prompt) if start else 0
-
-    def observe(self, step: Step) -> None:
-        if observe := getattr(self._drafter, "observe", None):
-            observe(step)
+    def create(self, _context: DrafterContext) -> Any:
+        return self._drafter() if isinstance(self._drafter, type) else self._drafter
 
 
 class PluginDrafter:
@@ -118,7 +107,7 @@ class PluginDrafter:
     def start(self, prompt: Sequence[int]) -> int:
         text = tuple(prompt)
         self._drafter = _called(self._make)
-        read = _called(lambda: operator.index(self._drafter.start(text) or 0))
+        read = _called(lambda: operator.index(self._optional("start", text) or 0))
         if not 0 <= read <= len(text):
             raise ValueError(f"it reports {read} tokens read of a prompt of {len(text)}")
         return read
@@ -130,7 +119,12 @@ class PluginDrafter:
 
     def observe(self, step: Step) -> None:
         if self._drafter is not None:
-            _called(lambda: self._drafter.observe(step))
+            _called(lambda: self._optional("observe", step))
+
+    def _optional(self, name: str, about: object) -> Any:
+        """Call a method that the drafter may lack; then the result is None."""
+        method = getattr(self._drafter, name, None)
+        return method(about) if method else None
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
         text = tuple(context)
