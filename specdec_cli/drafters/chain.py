@@ -39,7 +39,10 @@ class ChainDrafter:
             if room < 1 or drafter.name in self._failed:
                 continue
             try:
-                draft = self._ask(drafter, context, room, own)
+                if drafter.name not in self._started:
+                    self._started.add(drafter.name)
+                    drafter.start(self._prompt)
+                draft = drafter.propose(context, room, own)
             except Interrupted:
                 raise
             except Exception as error:  # the others go on
@@ -60,12 +63,6 @@ class ChainDrafter:
                     raise
                 except Exception as error:
                     self._fail(drafter, error)
-
-    def _ask(self, drafter: Drafter, context: Sequence[int], room: int, policy: LengthPolicy) -> Draft:
-        if drafter.name not in self._started:
-            self._started.add(drafter.name)
-            drafter.start(self._prompt)
-        return drafter.propose(context, room, policy)
 
     def _fail(self, drafter: Drafter, error: Exception) -> None:
         self._failed.add(drafter.name)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from specdec_cli.decoding.accept import judge
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.sampling import Row, confidence
+from specdec_cli.decoding.sampling import confidence
 from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
@@ -29,11 +29,9 @@ class Guesser(Protocol):
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
         """Tokens that may follow `context` and then `ahead`."""
-        ...
 
     def forget(self, length: int) -> None:
         """The text from position `length` on has been dropped."""
-        ...
 
 
 class NestedDrafter(ModelDrafter):
@@ -56,17 +54,17 @@ class NestedDrafter(ModelDrafter):
         tokens: list[int] = []
         q: list[Categorical] = []
         guess = NO_DRAFT
-        while True:
-            accepted = self._take(rows, guess, tokens, q, budget, policy)
-            if accepted is None:
-                break
+        while (accepted := self._take(rows, guess, tokens, q, budget, policy)) is not None:
             read = len(context) + len(tokens) - 1  # the last token isn't in the cache; a wrong guess may be
             if model.length > read:
                 model.rewind(read)
             self._guesser.forget(read)
             if not policy.should_read(len(tokens)):
                 break
-            self._adapt(len(guess.tokens), accepted)
+            if accepted == len(guess.tokens) > 0:
+                self._pace = min(2 * self._pace, _MOST)
+            elif accepted < len(guess.tokens) / 2:
+                self._pace = max(self._pace // 2, 1)
             room = min(self._pace, budget - len(tokens) - 1, model.max_rows - 1)
             guess = self._guesser.guess(context, tokens, room) if room > 0 else NO_DRAFT
             rows = model.decode((tokens[-1], *guess.tokens), all_rows=True)[:, : self._n_vocab]
@@ -102,7 +100,13 @@ class NestedDrafter(ModelDrafter):
                 sure = confidence(row) if p is None else float(p.probs.max())
             if not policy.should_draft(len(tokens), sure):
                 return None
-            matches, token = self._decide(p, row, guess, accepted, tokens)
+            if p is None:
+                token = self._sampler.argmax(row, tokens)
+            elif self._sampler.coupled:
+                token = self._sampler.draw(p, len(tokens), self._rng)
+            else:
+                token = judge(p, guess, guess.children(accepted - 1), self._rng)[1]
+            matches = guess.tokens[accepted : accepted + 1] == (token,)
             tokens.append(token)
             if p is not None:
                 q.append(p)
@@ -111,19 +115,3 @@ class NestedDrafter(ModelDrafter):
             if not matches:
                 break
         return accepted
-
-    def _decide(
-        self, p: Categorical | None, row: Row, guess: Draft, place: int, tokens: Sequence[int]
-    ) -> tuple[bool, int]:
-        """Whether the guess is accepted, and the draft model's token."""
-        if p is not None and not self._sampler.coupled:
-            child, token = judge(p, guess, guess.children(place - 1), self._rng)
-            return child is not None, token
-        token = self._sampler.draw(p, len(tokens), self._rng) if p is not None else self._sampler.argmax(row, tokens)
-        return place < len(guess.tokens) and guess.tokens[place] == token, token
-
-    def _adapt(self, guessed: int, accepted: int) -> None:
-        if guessed and accepted == guessed:
-            self._pace = min(2 * self._pace, _MOST)
-        elif accepted < guessed / 2:
-            self._pace = max(self._pace // 2, 1)
