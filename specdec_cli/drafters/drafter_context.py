@@ -21,7 +21,6 @@ class Guide(Protocol):
 
     def sequel(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> tuple[list[int], list[float]]:
         """Up to `budget` tokens that may follow `context` and then `ahead`, and how sure of each it is."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

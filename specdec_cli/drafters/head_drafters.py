@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, DraftModel, LengthPolicy, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.tree import Tree
+
+if TYPE_CHECKING:
+    from specdec_cli.llama.medusa_context import MedusaContext
 
 
 class MtpDrafter(ModelDrafter):
@@ -45,13 +48,6 @@ class Eagle3Drafter(MtpDrafter):
     helps = "nearly all texts: the head reads the target's own hidden states"
 
 
-class MedusaHeads(DraftModel, Protocol):
-    """What Medusa heads have besides a draft model's methods."""
-
-    longest: int
-    """The most tokens of a draft after the last token read; 0: the heads had no row to read."""
-
-
 class MedusaDrafter(MtpDrafter):
     """Drafts with Medusa heads, each of which drafts one position without knowing the tokens at the others."""
 
@@ -59,7 +55,7 @@ class MedusaDrafter(MtpDrafter):
     needs = "a file of Medusa heads that were trained for the target (-md)"
     helps = "nearly all texts; all heads together cost a small part of a pass"
     form = DraftForm.KNOWN
-    _model: MedusaHeads
+    _model: MedusaContext
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._begin(context, budget, policy)

@@ -7,9 +7,10 @@ The first tokens get much of the attention, and without them the model fails (St
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from specdec_cli.decoding.types import DraftModel
+if TYPE_CHECKING:
+    from specdec_cli.llama.context import LlamaContext
 
 FIRST = 4
 """Tokens at the start of a text that are never dropped."""
@@ -17,23 +18,10 @@ _MOVED, _READ_AGAIN = 3 / 4, 1 / 2
 """How full the cache is after tokens were dropped: if the rest can move up, and if it must be read again."""
 
 
-class MovableModel(DraftModel, Protocol):
-    """What `ShortMemory` needs from a draft model's context."""
-
-    tokens: list[int]
-    """The tokens in its cache."""
-    shifts: bool
-    """Whether `forget` is possible; otherwise, the remaining tokens are read again."""
-
-    def forget(self, first: int, count: int) -> None:
-        """Drop `count` tokens from position `first` on; later ones move up."""
-        ...
-
-
 class ShortMemory:
     """A `DraftModel` for texts that are longer than the cache of `model`. Lengths are those of the text."""
 
-    def __init__(self, model: MovableModel) -> None:
+    def __init__(self, model: LlamaContext) -> None:
         self._model = model
         self._forgotten = 0
         """How many tokens after the first ones have been dropped."""
@@ -80,7 +68,7 @@ class ShortMemory:
             return
         if model.shifts:
             model.forget(FIRST, count)
-        else:
+        else:  # the remaining tokens are read again
             held = [*model.tokens[:FIRST], *model.tokens[FIRST + count :]]
             model.rewind(0)
             model.decode(held)
