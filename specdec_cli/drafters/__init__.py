@@ -10,14 +10,12 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 from typing import Protocol, cast
 
-import numpy as np
-
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.rules import free_name
 from specdec_cli.decoding.types import Drafter
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.chain import ChainDrafter
-from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.draft_model import ModelDrafter, SelfDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext, Guide
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
 from specdec_cli.drafters.head_drafters import Eagle3Drafter, MedusaDrafter, MtpDrafter
@@ -26,7 +24,6 @@ from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.plugin import PluginSpec
-from specdec_cli.drafters.self import SelfDrafter
 from specdec_cli.drafters.small import SmallDrafter
 
 GROUP = "specdec.drafters"
@@ -51,20 +48,11 @@ class DrafterSpec(Protocol):
     def create(cls, context: DrafterContext) -> Drafter: ...
 
 
-_OURS: dict[str, type[DrafterSpec]] = {
-    "model": ModelDrafter,
-    "mtp": MtpDrafter,
-    "eagle3": Eagle3Drafter,
-    "medusa": MedusaDrafter,
-    "ngram": NgramDrafter,
-    "grammar": GrammarDrafter,
-    "lookahead": LookaheadDrafter,
-    "self": SelfDrafter,
-    "small": SmallDrafter,
-    "none": NoDrafter,
-}
-
-
+_CLASSES: tuple[type[DrafterSpec], ...] = (
+    *(ModelDrafter, MtpDrafter, Eagle3Drafter, MedusaDrafter, NgramDrafter, GrammarDrafter, LookaheadDrafter),
+    *(SelfDrafter, SmallDrafter, NoDrafter),
+)
+_OURS = {each.name: each for each in _CLASSES}
 _GIVEN: dict[str, tuple[object, PluginSpec]] = {}
 """Drafters that the program has passed."""
 _lock = Lock()
@@ -132,11 +120,7 @@ def auto(has_model: bool, head: str = "") -> str:
 
 def auto_with_grammar(name: str) -> str:
     """What `--drafter auto` means with a grammar. name: what it means without one; other names are returned as is."""
-    autos = (
-        auto(has_model=True),
-        auto(has_model=False),
-        *(auto(has_model=True, head=head) for head in (*HEADS, "self")),
-    )
+    autos = {auto(has_model=False), *(f"ngram+{second}" for second in ("model", "self", *HEADS))}
     return f"grammar+{name}" if name in autos else name
 
 
@@ -180,16 +164,10 @@ def create(name: str, context: DrafterContext) -> Drafter:
     return NestedDrafter(outer, cast(Guesser, spec(inner).create(context)), context)
 
 
-def create_all(names: Sequence[str], context: DrafterContext, seed: int) -> Drafter:
-    """One drafter for several names: a chain, or for no names `none`. Each draws with its own generator, not with the
-    target's, whose draws must not depend on the draft.
-    """
-    contexts = [replace(context, rng=np.random.default_rng((seed, number))) for number in range(1, len(names) + 1)]
-    return create_chain(names, contexts)
-
-
 def create_chain(names: Sequence[str], contexts: Sequence[DrafterContext]) -> Drafter:
-    """One drafter for several names, each with its context. A draft model is guided by an earlier drafter that can."""
+    """One drafter for several names, each with its context: a chain, or for no names `none`. A draft model is guided by
+    an earlier drafter that can.
+    """
     made = list[Drafter]()
     for name, own in zip(names, contexts, strict=True):
         guide = next((earlier for earlier in made if hasattr(earlier, "sequel")), None)

@@ -61,13 +61,13 @@ def read(
     Raises UsageError if they contain no text, Interrupted once `stopped` returns True.
     """
     path = path_of(header, names, files)
-    if (kept := load_index(path)) is not None:
-        return Corpus(*kept)
-    index = _index(names, files, model, stopped, progress)
-    try:
-        save_index(path, index)
-    except SpecdecError as error:
-        note(f"the index of the corpus is not saved: {error}")
+    index = load_index(path)
+    if index is None:
+        index = _index(names, files, model, stopped, progress)
+        try:
+            save_index(path, index)
+        except SpecdecError as error:
+            note(f"the index of the corpus is not saved: {error}")
     return Corpus(*index)
 
 

@@ -83,7 +83,6 @@ class Corpus:
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int]]) -> Corpus:
-        """Index texts in memory."""
         tokens = join(texts)
         return cls(tokens.data, sort(tokens).data)
 

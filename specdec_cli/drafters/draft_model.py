@@ -155,3 +155,13 @@ class ModelDrafter:
     def _require_known(self, tokens: Sequence[int]) -> None:
         if max(tokens) >= self._model.n_vocab:
             raise ValueError(f"the target emitted token {max(tokens)}, which the draft model does not have")
+
+
+class SelfDrafter(ModelDrafter):
+    """The target drafts for itself: the draft model is a copy of it with fewer layers or bits (Zhang et al., arXiv
+    2309.08168). It is a separate file, because llama.cpp can't skip layers of a loaded model.
+    """
+
+    name = "self"
+    needs = "a pruned or low-bit copy of the target (specdec draft)"
+    helps = "targets without a small relative, if most tokens need fewer layers or bits"

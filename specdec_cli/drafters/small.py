@@ -56,6 +56,5 @@ class SmallDrafter(ModelDrafter):
         return self._tree.draft(self.name)
 
     def forget(self, length: int) -> None:
-        """The text from position `length` on has been dropped."""
         if self._model.length > length:
             self._model.rewind(length)

@@ -75,7 +75,6 @@ class SuffixAutomaton:
         return _NONE if entry == _NONE else self._to[entry]
 
     def append(self, token: int) -> None:
-        """Add a token to the text."""
         self._learn(token)
         place = len(self.tokens)
         self.tokens.append(token)

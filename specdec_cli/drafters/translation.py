@@ -69,7 +69,6 @@ class Writer:
         return tokens
 
     def read(self, tokens: Sequence[int]) -> bytes:
-        """The bytes of tokens."""
         return b"".join(self.meanings[token] for token in tokens)
 
 
@@ -159,7 +158,7 @@ class TranslatedContext:
         tokens = [*draft.opening[settled:], *news]
         if not tokens:
             return None
-        known = sum(1 for _ in takewhile(bool, map(eq, self._held[settled:], tokens[:-1])))
+        known = sum(takewhile(bool, map(eq, self._held[settled:], tokens[:-1])))
         self._cut(settled + known)
         if len(self._held) < settled + known:  # a short memory must read the text again
             return self.follow(text, more)
@@ -181,9 +180,7 @@ class TranslatedContext:
     def _follow_target(self, text: Sequence[int]) -> None:
         """Append the bytes of the target's new tokens."""
         target = self._translation.target
-        first = self._count or len(
-            [*takewhile(lambda pair: pair[0] == pair[1], zip(text, target.opening, strict=False))]
-        )
+        first = self._count or sum(takewhile(bool, map(eq, text, target.opening)))
         self._text += target.read(text[first:])
         self._count = len(text)
 

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 
+import numpy as np
+
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
@@ -70,7 +72,10 @@ class Drafting:
             prediction=self._predicted(settings, written),
             translation=self._weights.translation,
         )
-        return drafters.create_all(self._usable(settings), context, seed)
+        names = self._usable(settings)
+        # Each draws with its own generator, not with the target's, whose draws must not depend on the draft.
+        rngs = [np.random.default_rng((seed, number)) for number in range(1, len(names) + 1)]
+        return drafters.create_chain(names, [replace(context, rng=rng) for rng in rngs])
 
     def _predicted(self, settings: Settings, written: int) -> Sequence[int]:
         """The tokens of a prediction, as far as an answer can follow it."""
@@ -100,17 +105,14 @@ class Drafting:
     def _fixed(self, settings: Settings) -> LengthPolicy:
         tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
         key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling_key)
-        known = self._known(key)
-        return known or self._keep(
-            key, FixedLength(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
-        )
+        new = FixedLength(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
+        return self._known(key) or self._keep(key, new)
 
     def _known(self, key: object) -> LengthPolicy | None:
         """The policy that was kept under a key; it becomes the latest used."""
-        if key not in self._policies:
-            return None
-        self._policies[key] = kept = self._policies.pop(key)
-        return kept[0]
+        if kept := self._policies.pop(key, None):
+            self._policies[key] = kept
+        return kept and kept[0]
 
     def _keep(self, key: object, policy: LengthPolicy, costs: CostModel | None = None) -> LengthPolicy:
         """Keep a policy. If there are too many, as in a server, drop the one unused for longest."""
