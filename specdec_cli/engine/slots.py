@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import REVIEWED
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import SharedLoad
@@ -70,16 +70,11 @@ class Slots:
         is_target = loaded is weights.target
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
         interrupts = [session.interrupt for session in self.sessions]
-        try:
-            needed = held * len(interrupts)
-            memory.require(loaded.header, needed, host.available_memory(), loaded.offloaded)
+        with nullcontext() if is_target else weights.optional(loaded.role):
+            memory.require(loaded.header, held * len(interrupts), host.available_memory(), loaded.offloaded)
             rows = rows if is_target else REVIEWED
             return SharedContext(loaded.model, held, rows, loaded.threads, self._interrupt, interrupts)
-        except SpecdecError as error:
-            if is_target:
-                raise
-            weights.note(f"the {loaded.role} model is not used: {error}")
-            return None
+        return None
 
     def _forget(self) -> None:
         """Begin again with the costs from before the first request."""
