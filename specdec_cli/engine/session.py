@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import Lock, get_ident
 from time import perf_counter
@@ -434,25 +434,21 @@ class Generation:
 
     def measure_baseline(self) -> None:
         """Run the target alone on the same prompt with the same seed, and compare. The result says if that fails."""
-        result = self.result
+        result, speedup = self.result, None
         result.baseline, result.unmeasured = None, "not measured: interrupted"
-        with suppress(Interrupted):
-            try:
-                result.baseline = self._baseline()
-            except SpecdecError as error:
-                result.unmeasured = f"not measured: the target alone failed: {error}"
-
-    def _baseline(self) -> BaselineResult | None:
-        result, answer = self.result, self.alone()
-        for _ in answer:
+        try:
+            answer = self.alone()
+            for _ in answer:
+                pass
+            own = answer.result
+            if own.complete:
+                if result.metrics.drafted:  # otherwise both are the target alone
+                    speedup = self._session.paired_speedup(result.prompt, own.tokens, result.seed, result.settings)
+                result.baseline = self.compared_with(own, speedup)
+        except Interrupted:
             pass
-        own = answer.result
-        if not own.complete:
-            return None
-        speedup = None
-        if result.metrics.drafted:  # otherwise both are the target alone
-            speedup = self._session.paired_speedup(result.prompt, own.tokens, result.seed, result.settings)
-        return self.compared_with(own, speedup)
+        except SpecdecError as error:
+            result.unmeasured = f"not measured: the target alone failed: {error}"
 
 
 @contextmanager
