@@ -1,4 +1,4 @@
-"""Lists the pairs on this machine and in profiles, shows one, and removes one."""
+"""Lists the pairs on this machine and in profiles, and shows one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from specdec_cli import user_files
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.head_files import head_of
 from specdec_cli.gguf.reader import part_names, read_header
 from specdec_cli.pairs import profiles, pulled_pairs, references, speeds
 from specdec_cli.pairs.config_layers import settings_of
 from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.profiles import Profile
-from specdec_cli.pairs.pulled_pairs import PulledPair
 from specdec_cli.pairs.speeds import Speed
 
 
@@ -84,28 +83,6 @@ def pair_details(name: str) -> PairDetails:
     with suppress(SpecdecError):  # a damaged file
         heads = head_of(read_header(Path(summary.paths[0]))) if summary.paths and summary.paths[0] else ""
     return PairDetails(profile, summary, heads)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRemoval:
-    """What removing a pair would do. size: bytes freed. kept: files that stay because another pair uses them."""
-
-    pair: PulledPair
-    size: int
-    kept: tuple[str, ...]
-
-    def run(self) -> int:
-        """Remove the pair; return the bytes freed. Raises SpecdecError if a file can't be removed."""
-        return pulled_pairs.remove(self.pair)
-
-
-def plan_removal(name: str) -> PlannedRemoval:
-    """Raises UsageError if no such pair was pulled, wholly or in part."""
-    if pair := pulled_pairs.load(name):
-        size, kept = pulled_pairs.removable(pair)
-        return PlannedRemoval(pair, size, tuple(kept))
-    hint = user_files.suggest(name, pulled_pairs.names(), "Pulled pairs")
-    raise UsageError(f"no pair {name!r} has been pulled", hint)
 
 
 def _summary(profile: Profile) -> PairSummary:

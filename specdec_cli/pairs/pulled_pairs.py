@@ -58,8 +58,9 @@ class PulledPair:
         return target, draft[0] if draft else None
 
 
-_FIX = "Run specdec pull {name} again, or remove the file."
-_PAIRS = JsonStore(lambda: config_dir() / "pulled", PulledPair, _FIX, remade=False)
+_PAIRS = JsonStore(
+    lambda: config_dir() / "pulled", PulledPair, "Run specdec pull {name} again, or remove the file.", remade=False
+)
 
 
 def require_writable() -> None:
@@ -110,6 +111,13 @@ def readable(name: str) -> PulledPair | None:
     with suppress(SpecdecError):
         return load(name)
     return None
+
+
+def require(name: str) -> PulledPair:
+    """A pair. Raises UsageError if it wasn't pulled, wholly or in part, SpecdecError if its record is damaged."""
+    if pair := load(name):
+        return pair
+    raise UsageError(f"no pair {name!r} has been pulled", user_files.suggest(name, names(), "Pulled pairs"))
 
 
 def save(pair: PulledPair) -> None:
