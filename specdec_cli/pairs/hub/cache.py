@@ -61,15 +61,10 @@ def is_own(path: Path) -> bool:
     return path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
 
 
-def _is_linked(folder: Path) -> bool:
-    """Whether a link below the cache's top redirects the folder."""
-    top, real = cache_dir(), os.path.realpath
-    return Path(real(folder)) != Path(real(top)) / folder.relative_to(top)
-
-
 def _require_own(folder: Path) -> None:
-    """Raise DownloadError if a link redirects the folder: specdec changes nothing outside the cache."""
-    if _is_linked(folder):
+    """Raise DownloadError if a link below the cache's top redirects the folder: specdec changes nothing outside."""
+    top, real = cache_dir(), os.path.realpath
+    if Path(real(folder)) != Path(real(top)) / folder.relative_to(top):
         what = f"a link leads to {folder}, and specdec writes only inside the cache"
         raise DownloadError(what, "Replace the link with its target, or set HF_HOME to another folder.")
 

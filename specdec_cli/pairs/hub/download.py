@@ -90,27 +90,21 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: _FileProgress
         except TimeoutError:
             progress("wait", cache.begun(model, file))
             stack.enter_context(WeakFileLock(lock))
-        if not cache.is_here(model, file):
-            blob.unlink(missing_ok=True)
-            continued = cache.begun(model, file) > 0
-            while not _fetch_rest(model, file, partial, progress):
-                if not continued:
-                    raise _altered(file)
-                continued = False  # the earlier part may be damaged: start over
-            partial.replace(blob)
-
-
-def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> bool:
-    """Continue a file to its end. Returns whether its checksum is right; if not, the file is removed."""
-    _continue(model, file, partial, progress)
-    progress("check", file.size)
-    right = _has_checksum(partial, file)
-    if not right:
-        partial.unlink()
-    return right
+        if cache.is_here(model, file):
+            return
+        blob.unlink(missing_ok=True)
+        for _ in range(2 if cache.begun(model, file) else 1):  # an earlier part may be damaged: start over
+            _continue(model, file, partial, progress)
+            progress("check", file.size)
+            if _has_checksum(partial, file):
+                partial.replace(blob)
+                return
+            partial.unlink()
+        raise _altered(file)
 
 
 def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> None:
+    """Fetch a file to its end, in several requests if connections break."""
     if not cache.is_own(partial) or partial.stat().st_size > file.size:
         partial.unlink(missing_ok=True)
     if file.size - cache.begun(model, file) > cache.free_space():
@@ -118,10 +112,8 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: _Fi
     while (before := cache.begun(model, file)) < file.size:
         try:
             with_retries(lambda: _fetch_until_broken(model, file, partial, progress))
-        except DownloadError:  # the server exceeded a limit
-            raise
-        except Exception:
-            if cache.begun(model, file) <= before:  # keep going as long as bytes arrive
+        except Exception as error:  # keep going as long as bytes arrive, unless the server exceeded a limit
+            if isinstance(error, DownloadError) or cache.begun(model, file) <= before:
                 raise
 
 
@@ -178,10 +170,8 @@ def _bar(progress: _FileProgress) -> type[Any]:
             self._done += int(count or 0)
             progress("fetch", self._done)
 
-        def update_transfer(self, *_: object) -> None:
-            """Ignore Xet's count of bytes on the network; `update` counts those on the disk."""
-
         def __getattr__(self, _name: str) -> Callable[..., None]:
+            """Ignore the rest, such as Xet's count of bytes on the network: `update` counts those on the disk."""
             return lambda *_args, **_options: None
 
     return Bar

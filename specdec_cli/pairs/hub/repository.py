@@ -94,34 +94,34 @@ class _Listing(msgspec.Struct):
 
 def resolve(reference: Reference) -> RemoteModel:
     """Look up the files and the commit of a reference, in one request. Raises DownloadError."""
-    with hub_errors(reference.repo):
-        try:
-            body = with_retries(lambda: _listing(reference.repo))
-        except UnicodeEncodeError:
-            raise DownloadError("the token in HF_TOKEN is malformed", "Copy it again: it is plain ASCII.") from None
-        try:
-            listing = msgspec.json.decode(body, type=_Listing)
-            siblings = {file.rfilename: file for file in listing.siblings}
-            files = tuple(siblings[name].listed() for name in select(reference, siblings))
-        except (ValueError, RecursionError) as error:
-            what = f"{settings().ENDPOINT} does not answer like the Hub: {error}"
-            raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
+    with _listed(reference.repo) as listing:
+        siblings = {file.rfilename: file for file in listing.siblings}
+        files = tuple(siblings[name].listed() for name in select(reference, siblings))
     return RemoteModel(str(reference), reference.repo, listing.sha, files, bool(listing.gated), listing.licence)
 
 
 def heads_beside(reference: Reference) -> list[str]:
     """References to files of heads in the same repository. Raises DownloadError."""
-    with hub_errors(reference.repo):
-        try:
-            listing = msgspec.json.decode(with_retries(lambda: _listing(reference.repo)), type=_Listing)
-        except (ValueError, RecursionError):  # `resolve` has reported it
-            return []
-    names = [file.rfilename for file in listing.siblings if not leads_out(file.rfilename)]
+    with _listed(reference.repo) as listing:
+        names = [file.rfilename for file in listing.siblings if not leads_out(file.rfilename)]
     return [f"{reference.repo}/{name}" for name in heads_among(names)]
 
 
+@contextmanager
+def _listed(repo: str) -> Iterator[_Listing]:
+    """The Hub's description of a repository. Raises DownloadError, also for a ValueError in the block, which means that
+    the description is invalid.
+    """
+    with hub_errors(repo):
+        body = with_retries(lambda: _listing(repo))
+        try:
+            yield msgspec.json.decode(body, type=_Listing)
+        except (ValueError, RecursionError) as error:
+            what = f"{settings().ENDPOINT} does not answer like the Hub: {error}"
+            raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
+
+
 def _listing(repo: str) -> bytes:
-    """The Hub's description of a repository. Raises DownloadError if it is too long or too slow."""
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     validate_repo_id(repo)

@@ -52,6 +52,7 @@ _BY_CLASS = {
     "RemoteEntryNotFoundError": ("a file of {repo} is no longer on the Hub", "Try again."),
     "HFValidationError": _NO_NAME,
     "RevisionNotFoundError": _NO_NAME,
+    "UnicodeEncodeError": ("the token in HF_TOKEN is malformed", "Copy it again: it is plain ASCII."),
     "OfflineModeIsEnabled": ("cannot look up {repo}: HF_HUB_OFFLINE is set", "Unset it, and try again."),
 }
 _UNREACHED = "Check the network, the proxy and HF_ENDPOINT, then try again: a download continues where it stopped."
@@ -205,15 +206,18 @@ def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
 
         context = contextvars.copy_context()
         Thread(target=work, daemon=True).start()
-        timeout = request.extensions.get("timeout", {}).get("read") or settings().HF_HUB_DOWNLOAD_TIMEOUT
         try:
-            return answer.result(_TIMEOUTS_BEFORE_BODY * timeout)
+            return answer.result(_TIMEOUTS_BEFORE_BODY * _timeout_of(request))
         except OutOfTime:
             if answer.done():  # the request itself timed out
                 raise
             raise http().ReadTimeout("no complete answer in time", request=request) from None
 
     return limited
+
+
+def _timeout_of(request: Any) -> float:
+    return float(request.extensions.get("timeout", {}).get("read") or settings().HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 def _limit(response: Any) -> None:
@@ -223,7 +227,7 @@ def _limit(response: Any) -> None:
     if response.is_success:
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise DownloadError("the Hub sent an unexpected compressed file", "Check HF_ENDPOINT and the proxy.")
-        timeout = response.request.extensions.get("timeout", {}).get("read")
+        timeout = _timeout_of(response.request)
         response.stream = _stream(response.stream, lambda stream: _fast_enough(stream, timeout))
         return
     response.headers.pop("Content-Encoding", None)
@@ -257,10 +261,9 @@ def _skipped(stream: Any) -> Iterator[bytes]:
     yield from ()
 
 
-def _fast_enough(stream: Any, timeout: float | None) -> Iterator[bytes]:
+def _fast_enough(stream: Any, timeout: float) -> Iterator[bytes]:
     """The pieces of a body. Raises DownloadError if they arrive too slowly; only waiting time counts."""
     came, waited, pieces = 0, 0.0, iter(stream)
-    timeout = timeout or settings().HF_HUB_DOWNLOAD_TIMEOUT
     while True:
         before = monotonic()
         if (piece := next(pieces, None)) is None:
