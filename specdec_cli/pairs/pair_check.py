@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,7 +25,6 @@ CONTEXT = 4096
 LARGEST_RATIO = 0.13
 """The draft's share of the target's parameters above which it rarely pays."""
 _GPU_BUFFERS = 256 << 20  # an estimate of each model's buffers on a GPU
-
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
 
@@ -144,14 +144,13 @@ def compare_sources(
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)
     memory = MemoryFit(needed, free.gpu, free.main, free.place(needed))
-    kinds = (*_of_heads(target.header, draft.header), *_of_kind(target.header))
-    advice = (_of_ratio(ratio), *kinds, *_of_context(*sides), *_of_memory(memory))
     rounding = None
     if target.path:
         from specdec_cli.weights.pass_costs import known_agreement
 
         rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise measures it")
-    advice = () if comparison.verdict == "incompatible" else advice
+    fits = comparison.verdict != "incompatible"
+    advice = tuple(_advice(target.header, draft.header, ratio, memory)) if fits else ()
     counts = comparison.n_shared, comparison.n_differing
     tokenizers = comparison.verdict, comparison.reason, *counts, comparison.llama_cpp_accepts, comparison.checks
     overlap = None if comparison.overlap is None else comparison.overlap.share
@@ -170,61 +169,43 @@ def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary
     return ModelSummary(source.name, *kind, *sizes, str(source.path) if source.path else None, source.remote)
 
 
-def _of_ratio(ratio: float) -> str:
-    if ratio >= 1:
-        return f"the draft model is {'larger than' if ratio > 1 else 'as large as'} the target: too large to pay"
+def _advice(target: Header, draft: Header, ratio: float, memory: MemoryFit) -> Iterator[str]:
+    """Whether the pair is likely to pay, and what it needs."""
     share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
-    if ratio > LARGEST_RATIO:
-        return f"{share}: above about {LARGEST_RATIO:.0%}, drafts rarely pay, because nearly all must be accepted"
-    return f"{share}: small enough to pay if the two often agree"
-
-
-def _of_heads(target: Header, draft: Header) -> list[str]:
-    advice = []
+    if ratio >= 1:
+        yield f"the draft model is {'larger than' if ratio > 1 else 'as large as'} the target: too large to pay"
+    elif ratio > LARGEST_RATIO:
+        yield f"{share}: above about {LARGEST_RATIO:.0%}, drafts rarely pay, because nearly all must be accepted"
+    else:
+        yield f"{share}: small enough to pay if the two often agree"
     if head_of(target) == "mtp":
         layers = target.setting("nextn_predict_layers")
         what = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
-        advice.append(f"the target has {what} and can draft without another file: --drafter ngram+mtp")
+        yield f"the target has {what} and can draft without another file: --drafter ngram+mtp"
     if (kind := head_of(draft)) and is_head_alone(draft):
-        advice.append(f"the draft is a file of heads: --drafter ngram+{kind} drafts with them")
-    return advice
-
-
-def _of_kind(target: Header) -> list[str]:
-    advice = []
+        yield f"the draft is a file of heads: --drafter ngram+{kind} drafts with them"
     used, total = target.count("expert_used_count"), target.count("expert_count")
     if any("_exps." in name for name in target.by_name) and used and total:
-        advice.append(
+        yield (
             f"the target is a mixture of experts and uses {used} of {total} for each token: verifying several tokens "
             "reads more experts than generating one, so it gains less than a dense model"
         )
     recurrent = (".ssm.", ".wkv.", ".shortconv.")
     if any(key.endswith("full_attention_interval") or any(k in key for k in recurrent) for key in target.metadata):
-        advice.append(
-            "the target has a recurrent state that cannot be rewound: rejected drafts cost a snapshot or a replay"
+        yield "the target has a recurrent state that cannot be rewound: rejected drafts cost a snapshot or a replay"
+    trained, less = target.count("context_length"), draft.count("context_length")
+    if trained and less and less < trained:
+        yield (
+            f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: in longer texts the "
+            "draft keeps only the first and the latest tokens"
         )
-    return advice
-
-
-def _of_context(target: ModelSummary, draft: ModelSummary) -> list[str]:
-    trained, less = target.n_ctx_train, draft.n_ctx_train
-    if not (trained and less and less < trained):
-        return []
-    return [
-        f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: in longer texts the draft "
-        "keeps only the first and the latest tokens"
-    ]
-
-
-def _of_memory(memory: MemoryFit) -> list[str]:
     needed, gpu = format_bytes(memory.needed), format_bytes(memory.gpu)
     if memory.fits == "both":
-        return [
+        yield (
             f"both need {needed}, but the GPU has {gpu} free: put fewer target layers on it (-ngl), or the draft on "
             "the CPU (-ngld 0)"
-        ]
+        )
     if memory.fits == "none":
         where = f"{gpu} of GPU memory and " if memory.gpu else ""
         where += f"{format_bytes(memory.main or 0)} of main memory"
-        return [f"both need {needed}, but this machine has {where} free: choose a smaller quantisation or target"]
-    return []
+        yield f"both need {needed}, but this machine has {where} free: choose a smaller quantisation or target"
