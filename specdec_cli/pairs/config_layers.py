@@ -95,11 +95,10 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
 
 def _merge(layers: list[dict[str, Any]]) -> Settings:
     said = ({name: value for name, value in layer.items() if value is not None} for layer in layers)
-    merged: dict[str, Any] = dict(ChainMap(*said))
+    merged = dict(ChainMap(*said))
     if merged.get("seed") is not None or merged.get("bitwise"):  # with a fixed seed, the text must be reproducible
         merged.setdefault("accept", "coupled")
-    values = {name: check_value(name, value) for name, value in merged.items()}
-    settings = Settings(**values)
+    settings = Settings(**{name: check_value(name, value) for name, value in merged.items()})
     return settings if _draft_fits(layers) else replace(settings, draft=None)
 
 
@@ -114,19 +113,14 @@ def _draft_fits(layers: list[dict[str, Any]]) -> bool:
 
 
 def _located(settings: Settings, command: str) -> Settings:
-    """Replace references to the Hub by paths. Skips a draft that the drafter doesn't need."""
-    settings = _with_small(replace(settings, target=str(locate(settings.target, command))))
+    """Replace references to the Hub by paths. Skips draft models that the drafter doesn't need."""
+    settings = replace(settings, target=str(locate(settings.target, command)))
+    if settings.draft_small is not None and settings.chain.needs_small:
+        small = locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
+        settings = replace(settings, draft_small=str(small))
     if settings.draft is None or not settings.chain.needs_model:
         return with_made_draft(settings)
     return replace(settings, draft=str(locate(settings.draft, command)))
-
-
-def _with_small(settings: Settings) -> Settings:
-    """Replace the second draft model by its path, if the drafter needs it."""
-    if settings.draft_small is None or not settings.chain.needs_small:
-        return settings
-    command = shlex.join(["specdec", "pull", "--target", settings.draft_small])
-    return replace(settings, draft_small=str(locate(settings.draft_small, command)))
 
 
 def with_made_draft(settings: Settings) -> Settings:
@@ -139,8 +133,8 @@ def with_made_draft(settings: Settings) -> Settings:
 
 def _profile_layer(name: str) -> dict[str, Any]:
     profile = profiles.load(name)
-    models = {"target": profile.model("target"), "draft": profile.model("draft")}
-    settings = {**settings_of(profile), **{role: model for role, model in models.items() if model}}
+    models: dict[str, Any] = {role: model for role in _ROLES if (model := profile.model(role))}
+    settings = {**settings_of(profile), **models}
     for role in {"lora", "lora_draft"} & settings.keys():
         settings[role] = settings[role] and [str(profile.folder / expanded(path)) for path in settings[role]]
     return settings
