@@ -216,7 +216,7 @@ class Gate:
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
         """The status and the reason if a request is rejected."""
         host = headers.get("host", "")
-        if not self._accepts(_host_of(f"//{host}")):
+        if not self._accepts(host):
             name = "localhost" if self._host in LOOPBACK else self._host
             return 403, f"this server only accepts requests to {name}"
         origin = headers.get("origin")
@@ -228,21 +228,13 @@ class Gate:
             return 401, "the API key is missing or wrong; send it as Authorization: Bearer KEY"
         return None
 
-    def _accepts(self, host: str | None) -> bool:
-        if self._host in LOOPBACK:
-            return host in LOOPBACK
-        return bool(self._key) or self._host in EVERYWHERE or host == self._host.lower() or _is_address(host)
-
-
-def _is_address(host: str | None) -> bool:
-    """Whether a host is an address, not a name, which could point anywhere."""
-    with suppress(ValueError):
-        return bool(ip_address(host or ""))
-    return False
-
-
-def _host_of(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
+    def _accepts(self, host: str) -> bool:
+        """Whether a request may name this host, perhaps with a port."""
+        with suppress(ValueError):
+            name = urlsplit(f"//{host}").hostname
+            if self._host in LOOPBACK:
+                return name in LOOPBACK
+            if self._key or self._host in EVERYWHERE or name == self._host.lower():
+                return True
+            return bool(ip_address(name or ""))  # other names could point anywhere
+        return False
