@@ -56,13 +56,12 @@ class ChoiceEvent(NamedTuple):
 
 class Answering:
     """Answers the requests of a server or a batch. names: the model's names; answers carry the first. max_tokens: the
-    default for requests that don't set it. piece: the bytes of a token.
+    default for requests that don't set it. piece: the bytes of a token. most_choices: the most answers to a request.
     """
 
     def __init__(self, scheduler: Scheduler, names: Sequence[str], max_tokens: int | None = None) -> None:
         self.scheduler, self.names, self._n_ctx = scheduler, [*map(name_as_text, names)], scheduler.n_ctx
         self.most_choices = scheduler.most_jobs
-        """The most answers to a request."""
         self._any = scheduler.slots.sessions[0]
         """Any slot's session: settings and tokenizer are the same in all."""
         self.piece = self._any.models.target.model.piece
@@ -242,16 +241,12 @@ class _EventQueue:
     def __init__(self, wakeups: _Wakeups) -> None:
         self.filled = asyncio.Event()
         self._wakeups = wakeups
-        self._begun: set[int] = set()
-        """Choices that have had an event."""
         self._events: deque[ChoiceEvent] = deque()
         self._ends: deque[BaseException | None] = deque()
 
-    def put(self, event: ChoiceEvent) -> None:
+    def put(self, event: ChoiceEvent, urgent: bool) -> None:
         self._events.append(event)
-        first = event.choice.index not in self._begun
-        self._begun.add(event.choice.index)
-        self._wakeups.wake(self, urgent=first)
+        self._wakeups.wake(self, urgent)
 
     def end(self, error: BaseException | None = None) -> None:
         """Report that one answer has ended. error: what ended it, if it failed."""
@@ -274,9 +269,9 @@ def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQu
     try:
         answer = session.start(list(choice.prompt), choice.sampling, body.speculation())
         choice.result = answer.result
-        for event in answer:
-            if not isinstance(event, Prefill):
-                queue.put(ChoiceEvent(choice, event))
+        events = (event for event in answer if not isinstance(event, Prefill))
+        for number, event in enumerate(events):
+            queue.put(ChoiceEvent(choice, event), urgent=number == 0)
         queue.end()
     except Exception as error:
         queue.end(error)
