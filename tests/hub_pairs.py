@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.pairs import profiles
+from specdec_cli.pairs import profiles, references
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel, resolve
 
 BIG, SMALL = "org/target-GGUF", "org/draft-GGUF"
 BIG_FILE, SMALL_FILE = "target-Q4_K_M.gguf", "draft-Q8_0.gguf"
@@ -142,6 +143,14 @@ def _leave_proxies() -> None:
     from huggingface_hub import close_session
 
     close_session()
+
+
+def planned() -> tuple[RemoteModel, RemoteFile]:
+    """The target and its file, as the Hub of this process has them."""
+    reference = references.parse(PAIR[1])
+    assert reference is not None
+    model = resolve(reference)
+    return model, model.files[0]
 
 
 def pull_here(*args: object) -> Any:

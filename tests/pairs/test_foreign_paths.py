@@ -7,26 +7,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import hub_pairs
 import pytest
 from driver import TARGET, call, complaint
-from hub_pairs import BIG_FILE, NAME, PAIR, SIZES, files, here, pull_here, pulled_here, weights
+from hub_pairs import BIG_FILE, NAME, PAIR, SIZES, files, pull_here, pulled_here, weights
 
-from specdec_cli.pairs import references
 from specdec_cli.pairs.hub import cache
-from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel, resolve
-
-
-@pytest.fixture(autouse=True)
-def inside(monkeypatch, hub, tmp_path) -> None:
-    here(monkeypatch, hub, tmp_path)
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 
 
 @pytest.fixture
-def planned() -> tuple[RemoteModel, RemoteFile]:
-    reference = references.parse(PAIR[1])
-    assert reference is not None
-    model = resolve(reference)
-    return model, model.files[0]
+def planned(inside) -> tuple[RemoteModel, RemoteFile]:
+    return hub_pairs.planned()
 
 
 @pytest.fixture

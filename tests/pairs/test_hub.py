@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import hub_pairs
 import pytest
 from driver import DRAFT, TARGET
 from hub_pairs import (
@@ -20,43 +18,32 @@ from hub_pairs import (
     begun,
     content,
     files,
-    here,
     of_header,
+    planned,
     pulled_here,
     refused_here,
     weights,
 )
-from hub_server import HubServer
 from huggingface_hub import constants
 
 from specdec_cli.pairs import references
 from specdec_cli.pairs.hub import cache
-from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel, resolve
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 
 INF = float("inf")
 HEADER, WEIGHTS = 1, 2
 CHUNK = 1 << 20
 
 
-@pytest.fixture
-def hub(monkeypatch) -> Iterator[HubServer]:
-    with HubServer(cdn_host="localhost") as hub:
-        yield hub_pairs.publish(hub)
-
-
 @pytest.fixture(autouse=True)
-def naps(monkeypatch, hub, tmp_path) -> list[float]:
-    """The waits that were asked for, none of which is waited."""
-    return here(monkeypatch, hub, tmp_path)
+def naps(inside) -> list[float]:
+    return inside
 
 
-def planned() -> tuple[RemoteModel, RemoteFile]:
-    """The target's file to be fetched, and the folder for it made."""
-    reference = references.parse(PAIR[1])
-    assert reference is not None
-    model = resolve(reference)
-    cache.blob_of(model, model.files[0]).parent.mkdir(parents=True)
-    return model, model.files[0]
+def expected() -> tuple[RemoteModel, RemoteFile]:
+    """The target's file, and the folder for it made."""
+    cache.blob_of(*planned()).parent.mkdir(parents=True)
+    return planned()
 
 
 # --- what passes -------------------------------------------------------------------------------------------------
@@ -187,7 +174,7 @@ def test_weights_that_were_altered(hub, naps, tmp_path):
 
 
 def test_a_beginning_that_was_altered_is_fetched_again(hub):
-    model, file = planned()
+    model, file = expected()
     cache.partial_of(model, file).write_bytes(bytes(5_000_000))
     pulled_here()
     assert weights(hub, BIG_FILE) == SIZES[0] - 5_000_000 + SIZES[0]
@@ -195,7 +182,7 @@ def test_a_beginning_that_was_altered_is_fetched_again(hub):
 
 
 def test_all_of_a_file_that_was_altered_is_fetched_twice_at_most(hub, tmp_path):
-    model, file = planned()
+    model, file = expected()
     cache.partial_of(model, file).write_bytes(bytes(5_000_000))
     hub.alter(content(hub, BIG_FILE, 3))
     refused_here(tmp_path, BIG_FILE, "checksum", "Try again")
@@ -206,7 +193,7 @@ def test_all_of_a_file_that_was_altered_is_fetched_twice_at_most(hub, tmp_path):
     ("place", "size"), [(cache.partial_of, SIZES[0] + 4), (cache.blob_of, 0), (cache.blob_of, SIZES[0] + 1)]
 )
 def test_content_that_is_of_another_size(hub, place, size):
-    model, file = planned()
+    model, file = expected()
     place(model, file).write_bytes((TARGET.read_bytes() + b"more")[:size])
     pulled_here()
     assert weights(hub, BIG_FILE) == SIZES[0]

@@ -15,7 +15,6 @@ from hub_pairs import (
     PAIR,
     SIZES,
     content,
-    here,
     publish,
     pull,
     pull_here,
@@ -37,9 +36,8 @@ def hub():
 
 
 @pytest.fixture(autouse=True)
-def naps(monkeypatch, hub, tmp_path) -> list[float]:
-    """The waits that were asked for, none of which is waited."""
-    return here(monkeypatch, hub, tmp_path)
+def naps(inside) -> list[float]:
+    return inside
 
 
 @pytest.fixture
