@@ -6,7 +6,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -35,22 +35,15 @@ def cases(count: int, name: str) -> Iterator[random.Random]:
         yield random.Random(f"{SEED}/{name}/{i}")
 
 
-class Failures:
-    """Failed cases, each of which is a block of its own; they are told together, so that one run finds all."""
-
-    def __init__(self) -> None:
-        self._told: list[str] = []
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if isinstance(error, AssertionError):
-            self._told.append(str(error))
-        return isinstance(error, AssertionError)
-
-    def assert_none(self) -> None:
-        assert not self._told, f"{len(self._told)} cases failed\n\n" + "\n\n".join(self._told)
+def try_all(count: int, name: str, case: Callable[[int, random.Random], None]) -> None:
+    """Try so many cases. Those that fail are told together, so that one run finds all."""
+    told = []
+    for number, chance in enumerate(cases(count, name)):
+        try:
+            case(number, chance)
+        except AssertionError as error:
+            told.append(str(error))
+    assert not told, f"{len(told)} cases failed\n\n" + "\n\n".join(told)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from fuzzing import Ended, Failures, cases, in_child
+from fuzzing import Ended, in_child, try_all
 from hostile_hub import HostileHub, Mode
 from hub_child import impatient
-from hub_pairs import BIG, NAME, PAIR, SIZES, publish
+from hub_pairs import BIG, NAME, PAIR, SIZES, environment, publish
 
 pytestmark = pytest.mark.fuzz
 
@@ -33,10 +33,8 @@ class Place:
     hub: HostileHub
 
     def run(self, *args: object) -> Ended:
-        own = {"HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.top / "hf"), "NO_PROXY": "127.0.0.1,localhost"}
-        own |= {"XDG_CONFIG_HOME": str(self.top / "config"), "HF_HUB_DISABLE_TELEMETRY": "1"}
         timeout = 5.0 if self.hub.mode is HONEST else 0.2  # the machine may be busy
-        ended = in_child(impatient, timeout, *args, **own)
+        ended = in_child(impatient, timeout, *args, **environment(self.hub, self.top))
         error = max(0, ended.err.rfind(b"specdec: "))  # a plan may come before it
         ended = replace(ended, out=ended.out + ended.err[:error], err=ended.err[error:])
         told = args[0] == "check" and ended.code == 3  # its report says why; there is no other error
@@ -137,11 +135,10 @@ def assert_sound(place: Place, ended: Ended, about: object, before: dict[str, ob
 
 @pytest.mark.parametrize("shard", range(4))
 def test_a_hub_in_a_hundred_modes(place, pulled, shard):
-    failures = Failures()
-    for number, rng in enumerate(cases(25, f"hub modes {shard}")):
-        with failures:
-            visit_hub(fresh(place, pulled, number, full=rng.random() < 0.3), rng, f"case {shard}/{number}")
-    failures.assert_none()
+    def case(number, rng):
+        visit_hub(fresh(place, pulled, number, full=rng.random() < 0.3), rng, f"case {shard}/{number}")
+
+    try_all(25, f"hub modes {shard}", case)
 
 
 def visit_hub(case: Place, rng: random.Random, about: str) -> None:
@@ -170,11 +167,10 @@ def visit_hub(case: Place, rng: random.Random, about: str) -> None:
 
 @pytest.mark.parametrize("shard", range(2))
 def test_whatever_lies_in_the_cache(place, pulled, shard):
-    failures = Failures()
-    for number, rng in enumerate(cases(30, f"cache {shard}")):
-        with failures:
-            find_in_cache(fresh(place, pulled, number, full=rng.random() < 0.5), rng, f"case {shard}/{number}")
-    failures.assert_none()
+    def case(number, rng):
+        find_in_cache(fresh(place, pulled, number, full=rng.random() < 0.5), rng, f"case {shard}/{number}")
+
+    try_all(30, f"cache {shard}", case)
 
 
 def find_in_cache(case: Place, rng: random.Random, about: str) -> None:

@@ -115,18 +115,17 @@ def changed(raw: bytes, rng: random.Random) -> bytes:
 @pytest.mark.parametrize("shard", range(8))
 @pytest.mark.parametrize(("damage", "count"), [(changed, 425), (flipped, 75)], ids=["changed", "flipped"])
 def test_a_file_that_is_no_model_ends_nothing_but_itself(tmp_path, bases, damage, count, shard):
-    failures = fuzzing.Failures()
-    for i, rng in enumerate(fuzzing.cases(count, f"{damage.__name__} {shard}")):
-        path = tmp_path / f"{i}.gguf"
+    def case(number, rng):
+        path = tmp_path / f"{number}.gguf"
         path.write_bytes(damage(rng.choice(bases), rng))
         drafts = rng.random() < 0.2
         alone = rng.choice(("none", "none", "ngram"))
         models = ["-m", TARGET, "-md", path, "--drafter", "model"] if drafts else ["-m", path, "--drafter", alone]
-        with failures:
-            ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
-            ended.assert_sound(f"{damage.__name__} {shard} {models}")
-            path.unlink()
-    failures.assert_none()
+        ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
+        ended.assert_sound(f"{damage.__name__} {shard} {models}")
+        path.unlink()
+
+    fuzzing.try_all(count, f"{damage.__name__} {shard}", case)
 
 
 # Of another type than a key has.
@@ -169,12 +168,13 @@ def test_models_heads_and_adapters(tmp_path, shard):
     files = {kind: tiny.write(tmp_path / f"{kind}.gguf", kind) for kind in ("lfm2", "qwen35-mtp")}
     files |= {name: DEMO / f"{name}.gguf" for name in ("eagle3", "medusa", "draft")}
     files |= {"llama": adapted, "adapter": loras.write(tmp_path / "adapter.gguf", adapted)}
-    failures, path = fuzzing.Failures(), tmp_path / "damaged.gguf"
-    for i, rng in enumerate(fuzzing.cases(300, f"types/{shard}")):
-        kind = [*files][i % len(files)]
-        damage = flipped if kind == "adapter" and i % 2 else of_another_type
+    path = tmp_path / "damaged.gguf"
+
+    def case(number, rng):
+        kind = [*files][number % len(files)]
+        damage = flipped if kind == "adapter" and number % 2 else of_another_type
         path.write_bytes(damage(files[kind].read_bytes(), rng))
         args = rng.choice(commands(kind, path, adapted))
-        with failures:
-            fuzzing.specdec(*args).assert_sound(f"{kind} {damage.__name__} in case {i} of {shard}: {args[0]}")
-    failures.assert_none()
+        fuzzing.specdec(*args).assert_sound(f"{kind} {damage.__name__} in case {number} of {shard}: {args[0]}")
+
+    fuzzing.try_all(300, f"types/{shard}", case)

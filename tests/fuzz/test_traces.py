@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import fuzzing
@@ -49,20 +50,16 @@ def recording(chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_traces(tmp_path, shard):
-    failures = fuzzing.Failures()
-    for i, chance in enumerate(fuzzing.cases(4000 // SHARDS, f"traces/{shard}")):
-        with failures:
-            replayed(chance, tmp_path, terminal=i % 4 == 0)
-    failures.assert_none()
+    fuzzing.try_all(4000 // SHARDS, f"traces/{shard}", partial(replayed, tmp_path))
 
 
-def replayed(chance: random.Random, folder: Path, terminal: bool) -> None:
+def replayed(folder: Path, number: int, chance: random.Random) -> None:
     path = folder / "run.jsonl"
     path.write_bytes(recording(chance))
     flags = chance.choice(((), ("-v",), ("-o", folder / "run.svg"), ("-o", folder / "run.html")))
     args = ["replay", str(path), *map(str, flags)]
     about = ascii((args, path.read_bytes()[:5000]))
-    if terminal:
+    if number % 4 == 0:
         ended = fuzzing.in_child(on_terminal, [*args, "--speed", "1e300"], TERM="xterm")
         assert_shown(ended.out.decode("utf-8", "replace"), terminal=True)
     else:
