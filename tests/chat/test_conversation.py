@@ -1,6 +1,7 @@
 """A conversation reads only what is new, in either model, and stays right when turns are changed, dropped or kept."""
 
 import random
+from contextlib import contextmanager
 from functools import partial
 from string import ascii_letters
 
@@ -29,16 +30,22 @@ FORGETFUL = TEMPLATE.replace("message.content", "message.content if loop.last or
 
 
 @pytest.fixture
-def pair(tmp_path):
-    def made(template=TEMPLATE, ctx=1024, kind="llama", **settings):
+def talk(tmp_path):
+    """Makes a conversation with a tiny pair, or another one with the same."""
+
+    @contextmanager
+    def begun(template=TEMPLATE, ctx=1024, kind="llama", sampling=None):
         target, draft = (tmp_path / f"{kind}{role}{len(template)}.gguf" for role in ("target", "draft"))
         if not draft.exists():
             tiny.write(target, kind, chat_template=template)
             tiny.write(draft, kind, noise=0.05, chat_template=template)
-        settings = {"drafter": "model", "draft_tokens": 3, "max_tokens": 12, "ctx": ctx, "threads": 1, **settings}
-        return one_session(Settings(target=str(target), draft=str(draft), **settings), tune=False)
+        drafting = {"drafter": "model", "draft_tokens": 3, "max_tokens": 12}
+        with one_session(
+            Settings(target=str(target), draft=str(draft), ctx=ctx, threads=1, **drafting), tune=False
+        ) as session:
+            yield Conversation(session, sampling=sampling or SamplingParams())
 
-    return made
+    return begun
 
 
 def ask(conversation, text):
@@ -51,21 +58,30 @@ def told(conversation, answer):
     return answer.result, reads
 
 
-def afresh(pair, answer):
+def afresh(talk, answer):
     """The answer to the same prompt by an engine that has read nothing."""
-    with pair() as session:
-        return session.generate(list(answer.prompt), SamplingParams(seed=answer.seed)).tokens
+    with talk() as conversation:
+        return conversation.session.generate(list(answer.prompt), SamplingParams(seed=answer.seed)).tokens
+
+
+def rendered(conversation):
+    """The prompt of the last answer, and whether the BOS token goes before it."""
+    session = conversation.session
+    return render(conversation.messages[:-1], session.pair.target, session.interrupt.is_set)
+
+
+def text_of(conversation, tokens):
+    return b"".join(map(conversation.session.models.target.model.piece, tokens)).decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, FORGETFUL], ids=["plain", "forgetful"])
-def test_each_turn_reads_its_own_tokens_in_both_models(pair, template):
-    with pair(template) as session:
-        conversation = Conversation(session)
+def test_each_turn_reads_its_own_tokens_in_both_models(talk, template):
+    with talk(template) as conversation:
         conversation.system = "Be brief."
         for turn in range(10):
             known = conversation.n_tokens
             answer, reads = ask(conversation, f"Question {turn}?")
-            assert answer.tokens == afresh(pair, answer)
+            assert answer.tokens == afresh(talk, answer)
             new = len(answer.prompt) - known
             if turn and template == TEMPLATE:
                 assert len(reads) == 2, "a Prefill of the target, one of the draft"
@@ -74,32 +90,28 @@ def test_each_turn_reads_its_own_tokens_in_both_models(pair, template):
                 assert max(reads) < 60
 
 
-def test_answers_keep_the_tokens_that_they_were_written_in(pair):
-    with pair() as session:
-        conversation = Conversation(session)
+def test_answers_keep_the_tokens_that_they_were_written_in(talk):
+    with talk() as conversation:
         first, _ = ask(conversation, "eh hr")
         second, _ = ask(conversation, "and?")
         beginning = [*first.prompt, *first.tokens]
         assert second.prompt[: len(beginning)] == beginning
 
 
-def test_the_end_of_a_turn_is_read_once(pair):
+def test_the_end_of_a_turn_is_read_once(talk):
     """Though both the model and the template write it."""
-    with pair(ENDING) as session:
-        conversation = Conversation(session, sampling=SamplingParams(grammar=Grammar.rules('root ::= "xyz"')))
+    with talk(ENDING, sampling=SamplingParams(grammar=Grammar.rules('root ::= "xyz"'))) as conversation:
         first, _ = ask(conversation, "one")
         second, _ = ask(conversation, "two")
-        rendered = render(conversation.messages[:-1], session.pair.target, session.interrupt.is_set)
         assert first.finish_reason == "stop" and first.tokens[-1] == 0
-        assert second.prompt == session.models.target.model.tokenize(*rendered)
+        assert second.prompt == conversation.session.models.target.model.tokenize(*rendered(conversation))
 
 
 @pytest.mark.parametrize("text", ["eh", "é"])
-def test_tokens_that_say_more_than_a_message_are_read_again(pair, text):
+def test_tokens_that_say_more_than_a_message_are_read_again(talk, text):
     """The stream was left at a possible stop string, or within a character."""
     sampling = SamplingParams(grammar=Grammar.rules(f'root ::= "{text}"'), stop=("hz",), max_tokens=1)
-    with pair() as session:
-        conversation = Conversation(session, sampling=sampling)
+    with talk(sampling=sampling) as conversation:
         answer = conversation.ask("one")
         next(event for event in answer if type(event).__name__ == "Step")
         conversation.keep(answer)
@@ -118,28 +130,24 @@ def spaced(writer):
     writer.add_add_bos_token(False)
 
 
-def test_a_template_text_gets_no_space_after_what_was_read(pair, monkeypatch):
+def test_a_template_text_gets_no_space_after_what_was_read(talk, monkeypatch):
     monkeypatch.setattr(tiny, "add_tokenizer", spaced)
-    with pair(FORGETFUL) as session:
-        conversation = Conversation(session)
+    with talk(FORGETFUL) as conversation:
         ask(conversation, "one")
         second, _ = ask(conversation, "two")
-        rendered, _ = render(conversation.messages[:-1], session.pair.target, session.interrupt.is_set)
-        assert b"".join(map(session.models.target.model.piece, second.prompt)).decode() == f" {rendered}"
+        assert text_of(conversation, second.prompt) == f" {rendered(conversation)[0]}"
 
 
-def test_a_message_is_not_kept_if_its_prompt_was_interrupted(pair):
-    with pair() as session:
-        conversation = Conversation(session)
-        session.interrupt.set()
+def test_a_message_is_not_kept_if_its_prompt_was_interrupted(talk):
+    with talk() as conversation:
+        conversation.session.interrupt.set()
         with pytest.raises(Interrupted):
             conversation.ask("one")
         assert conversation.messages == []
 
 
-def test_turns_are_answered_again_taken_back_and_changed(pair):
-    with pair() as session:
-        conversation = Conversation(session)
+def test_turns_are_answered_again_taken_back_and_changed(talk):
+    with talk() as conversation:
         with pytest.raises(UsageError, match="no message"):
             conversation.again()
         assert conversation.undo() is None
@@ -149,21 +157,20 @@ def test_turns_are_answered_again_taken_back_and_changed(pair):
         assert again.tokens == second.tokens and max(reads) <= 2 and len(conversation.messages) == 4
         assert conversation.undo() == "two" and len(conversation.messages) == 2
         other, _ = ask(conversation, "three")
-        assert other.tokens == afresh(pair, other)
+        assert other.tokens == afresh(talk, other)
         conversation.system = "Be kind."
         changed, _ = ask(conversation, "four")
-        assert changed.tokens == afresh(pair, changed)
+        assert changed.tokens == afresh(talk, changed)
         conversation.clear()
         assert conversation.messages == [{"role": "system", "content": "Be kind."}]
 
 
-def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(pair):
-    with pair(ctx=256) as session:
-        conversation = Conversation(session)
+def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(talk):
+    with talk(ctx=256) as conversation:
         conversation.system = "SYSTEM"
         for turn in range(8):
             answer, _ = ask(conversation, f"Question {turn}, which is long?")
-            text = b"".join(map(session.models.target.model.piece, answer.prompt)).decode("utf-8", "replace")
+            text = text_of(conversation, answer.prompt)
             assert text.startswith("[system] SYSTEM\n[user]") and f"Question {turn}" in text
             assert len(answer.prompt) + 64 <= 256 and answer.complete
         assert "Question 0" not in text and conversation.n_dropped and len(conversation.messages) == 17
@@ -176,15 +183,13 @@ def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(pair
             conversation.ask("long " * 300)
 
 
-def test_a_kept_conversation_goes_on_without_being_read_again(pair):
-    with pair() as session:
-        conversation = Conversation(session)
+def test_a_kept_conversation_goes_on_without_being_read_again(talk):
+    with talk() as conversation:
         ask(conversation, "one")
         ask(conversation, "two")
         kept_conversations.save(conversation, "mine")
         expected, _ = ask(conversation, "three")
-    with pair() as session:
-        conversation = Conversation(session)
+    with talk() as conversation:
         assert kept_conversations.restore(conversation, "mine") == []
         answer, reads = ask(conversation, "three")
         assert answer.tokens == expected.tokens and max(reads) < 30 < len(answer.prompt)
@@ -192,59 +197,53 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
     saved = record.read_text()
     for role, who in (("draft", "draft reads"), ("target", "models read")):
         record.write_text(saved.replace(f'"{role}": "', f'"{role}": "other '))
-        with pair() as session:
-            conversation = Conversation(session)
+        with talk() as conversation:
             (note,) = kept_conversations.restore(conversation, "mine")
             assert note.startswith(f"the {who} the conversation again") and "llama.cpp" in note
             assert bool(conversation.n_tokens) == (role == "draft"), "another target has other tokens"
             answer, _ = ask(conversation, "three")
-            assert answer.tokens == (expected.tokens if role == "draft" else afresh(pair, answer))
+            assert answer.tokens == (expected.tokens if role == "draft" else afresh(talk, answer))
 
 
 @pytest.mark.parametrize("kind", ["mamba", "lfm2"])
-def test_a_recurrent_state_is_saved_without_the_end_of_the_last_draft(pair, kind):
+def test_a_recurrent_state_is_saved_without_the_end_of_the_last_draft(talk, kind):
     """It could not drop it later."""
-    pair = partial(pair, kind=kind)
-    with pair() as session:
-        letters = SamplingParams(grammar=Grammar.rules("root ::= [a-z] [a-z] [a-z] [a-z]"))
-        ask(conversation := Conversation(session, sampling=letters), "one")
+    talk = partial(talk, kind=kind)
+    with talk(sampling=SamplingParams(grammar=Grammar.rules("root ::= [a-z] [a-z] [a-z] [a-z]"))) as conversation:
+        ask(conversation, "one")
         kept_conversations.save(conversation, "mine")
-    with pair() as session:
-        kept_conversations.restore(conversation := Conversation(session), "mine")
+    with talk() as conversation:
+        kept_conversations.restore(conversation, "mine")
         answer, reads = ask(conversation, "two")
-        assert answer.tokens == afresh(pair, answer) and max(reads) < 30 < len(answer.prompt)
+        assert answer.tokens == afresh(talk, answer) and max(reads) < 30 < len(answer.prompt)
 
 
-def test_a_kept_conversation_that_does_not_fit_is_read_again_without_its_oldest_turns(pair):
-    with pair() as session:
-        conversation = Conversation(session)
+def test_a_kept_conversation_that_does_not_fit_is_read_again_without_its_oldest_turns(talk):
+    with talk() as conversation:
         ask(conversation, "long " * 60)
         kept_conversations.save(conversation, "long")
-    with pair(ctx=256) as session:
-        conversation = Conversation(session)
+    with talk(ctx=256) as conversation:
         (note,) = kept_conversations.restore(conversation, "long")
         assert "the models read the conversation again" in note
         assert ask(conversation, "two")[0].complete and conversation.n_dropped == 2
 
 
 @pytest.fixture
-def saved(pair):
+def saved(talk):
     """Conversations saved as "mine" and "other", and the next answer of the first."""
-    with pair() as session:
-        ask(other := Conversation(session), "other")
+    with talk() as conversation:
+        ask(other := Conversation(conversation.session), "other")
         kept_conversations.save(other, "other")
-        conversation = Conversation(session)
         ask(conversation, "one")
         kept_conversations.save(conversation, "mine")
         return ask(conversation, "two")[0].tokens
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_state_is_read_again(pair, saved, how):
+def test_a_damaged_state_is_read_again(talk, saved, how):
     path = kept_conversations.cache_path("mine", "draft" if how in PLACES else "target")
     damage(path, how, random.Random(how))
-    with pair() as session:
-        conversation = Conversation(session)
+    with talk() as conversation:
         notes = kept_conversations.restore(conversation, "mine")
         assert len(notes) == 1 and "its saved cache is gone or damaged" in notes[0]
         assert ask(conversation, "two")[0].tokens == saved
@@ -264,35 +263,32 @@ def test_a_damaged_state_is_read_again(pair, saved, how):
         ('"marks": [', '"marks": [[0, 1],'),
     ],
 )
-def test_tokens_that_are_not_those_that_were_read_are_read_again(pair, saved, old, new):
+def test_tokens_that_are_not_those_that_were_read_are_read_again(talk, saved, old, new):
     record = CONVERSATIONS.path("mine")
     record.write_text(record.read_text().replace(old, new))
-    with pair() as session:
-        conversation = Conversation(session)
+    with talk() as conversation:
         notes = kept_conversations.restore(conversation, "mine")
         assert len(notes) == 1 and "the models read the conversation again" in notes[0]
         answer, reads = ask(conversation, "two")
-        assert answer.tokens == afresh(pair, answer) and max(reads) > 20
+        assert answer.tokens == afresh(talk, answer) and max(reads) > 20
 
 
 @pytest.mark.parametrize("part", [0.5, 1])
-def test_a_full_disk_keeps_what_was_saved_before(pair, saved, part):
+def test_a_full_disk_keeps_what_was_saved_before(talk, saved, part):
     most_bytes = int(part * kept_conversations.cache_path("mine", "target").stat().st_size)
-    with pair() as session:
-        conversation = Conversation(session)
+    with talk() as conversation:
         kept_conversations.restore(conversation, "mine")
         ask(conversation, "two")
         with full_disk(most_bytes), pytest.raises(SpecdecError, match="cannot write"):
             kept_conversations.save(conversation, "mine")
         assert not list(CONVERSATIONS.folder().glob("*.tmp"))
-        again = Conversation(session)
+        again = Conversation(conversation.session)
         assert kept_conversations.restore(again, "mine") == []
         assert ask(again, "two")[0].tokens == saved
 
 
-def test_what_is_not_there_damaged_or_no_name(pair):
-    with pair() as session:
-        conversation = Conversation(session)
+def test_what_is_not_there_damaged_or_no_name(talk):
+    with talk() as conversation:
         for name in ("", "a/b", ".hidden", "x" * 200):
             with pytest.raises(UsageError, match="cannot be a conversation's name"):
                 kept_conversations.save(conversation, name)
