@@ -150,17 +150,13 @@ def error_object(
 
 
 def figures(choices: Sequence[RequestChoice]) -> dict[str, Any]:
-    return {"usage": _usage(choices), "timings": timings([choice.result for choice in choices])}
-
-
-def _usage(choices: Sequence[RequestChoice]) -> dict[str, Any]:
-    """The tokens of a request: each prompt once, and all answers."""
+    """The tokens of a request, each prompt once, and all answers; and their times."""
     first = {id(choice.prompt): choice.result for choice in reversed(choices)}.values()
     read, written = sum(len(each.prompt) for each in first), sum(each.result.metrics.emitted for each in choices)
     answers = [each.result for each in choices if each.result.settings.prediction]
     predicted = [answer.metrics.sources.get("ngram", (0, 0)) for answer in answers]
     accepted = sum(kept for _, kept in predicted)
-    return {
+    usage = {
         "prompt_tokens": read,
         "completion_tokens": written,
         "total_tokens": read + written,
@@ -170,6 +166,7 @@ def _usage(choices: Sequence[RequestChoice]) -> dict[str, Any]:
             "rejected_prediction_tokens": sum(drafted for drafted, _ in predicted) - accepted,
         },
     }
+    return {"usage": usage, "timings": timings([choice.result for choice in choices])}
 
 
 def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
