@@ -11,7 +11,6 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +19,7 @@ import msgspec
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.request_answering import Answering
-from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, parse
+from specdec_cli.server.request_bodies import BODIES, InvalidRequest, parse
 from specdec_cli.user_files import cannot_write, try_out
 
 _MOST_LINE = 16 << 20
@@ -37,11 +36,6 @@ _BEGIN = b'{"id":"batch_req_'
 """How each answer begins."""
 
 _FORMAT = "Write one request per line, in OpenAI's batch format."
-
-_ENDPOINTS: dict[str, type[ChatBody] | type[CompletionBody]] = {
-    "/v1/chat/completions": ChatBody,
-    "/v1/completions": CompletionBody,
-}
 
 
 class RequestLine(msgspec.Struct):
@@ -65,11 +59,10 @@ class BatchRun:
         self._source, self._output = source, output
         self.failed = self.written = 0
         self.bad: list[tuple[int, str]] = []
-        self._files = ExitStack()
         try:
             try_out(output)
             done = self._answered()
-            self._requests = self._files.enter_context(_opened(source))
+            self._requests = _opened(source)
             places = self._unanswered(done)
         except OSError as error:
             raise cannot_write(output, error) from None
@@ -82,7 +75,7 @@ class BatchRun:
         report()
         answering.most_choices //= at_once  # those of requests at the same time must fit into the queue
         try:
-            with self._files, self._output.open("ab") as out:
+            with self._requests, self._output.open("ab") as out:
 
                 async def work() -> None:
                     for place in self._left:
@@ -108,10 +101,10 @@ class BatchRun:
         return {"id": f"batch_req_{name}", "custom_id": request.custom_id, "response": response, "error": None}
 
     async def _body(self, answering: Answering, request: RequestLine) -> dict[str, Any]:
-        kind = _ENDPOINTS.get(request.url)
+        kind = BODIES.get(request.url)
         if kind is None:
             raise InvalidRequest(f"unknown endpoint {request.url!r:.80}", "url", status=404)
-        body: Body = parse(bytes(request.body), kind)
+        body = parse(bytes(request.body), kind)
         choices = await answering.prepare(body)
         await answering.run_to_end(body, choices)
         self.written += sum(choice.result.metrics.emitted for choice in choices)

@@ -418,11 +418,9 @@ for (const field of [...settings, byId("tokens")]) field.addEventListener("chang
   kept.writeSettings({ wanted, ...Object.fromEntries(settings.map((each) => [each.id, each[valueName(each)]])) });
   drawSoon();
 });
-function restoreSettings() {
-  const read = kept.readSettings();
-  wanted = read.wanted ?? wanted;
-  for (const field of settings) field[valueName(field)] = read[field.id] ?? field[valueName(field)];
-}
+const restored = kept.readSettings();
+wanted = restored.wanted ?? wanted;
+for (const field of settings) field[valueName(field)] = restored[field.id] ?? field[valueName(field)];
 byId("search").addEventListener("input", list);
 byId("end").addEventListener("click", () => {
   follow = true;
@@ -439,6 +437,5 @@ addEventListener("pagehide", () => {
   writing.reason = "stopped";
   keep({ ...conversation, turns: [...conversation.turns, log.lastElementChild.turn] });
 });
-restoreSettings();
 show();
 loadPair().catch(complain);

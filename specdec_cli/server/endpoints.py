@@ -1,4 +1,4 @@
-"""The HTTP endpoints: routes, streams, errors, and metrics for Prometheus."""
+"""The HTTP endpoints: routes, the chat page, streams, errors, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 from time import perf_counter
 from traceback import format_tb
 from typing import Any, TypeVar
@@ -19,14 +21,14 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ExceptionHandler, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from specdec_cli.decoding.errors import SpecdecError, reason_of
+from specdec_cli.display.pages import scripted_page
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.server import answer_objects as objects
-from specdec_cli.server.chat_page import chat_page
 from specdec_cli.server.request_answering import Answering, RequestChoice
-from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
+from specdec_cli.server.request_bodies import BODIES, Body, InvalidRequest, TokenizeBody, parse
 
 _LOG = logging.getLogger(__name__)
 _MAX_BODY_BYTES = 16 << 20
@@ -36,8 +38,14 @@ _RETRY_S = 2
 _GONE = 499
 """nginx's status for a client that closed the request."""
 _BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SCRIPTS = ("tokens.js", "vendored/libraries.js", "chat_markdown.js", "chat_answer.js", "chat_kept.js", "chat_page.js")
 _T = TypeVar("_T")
-_Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+@cache
+def chat_page() -> str:
+    """The page as HTML, which shows where each token came from. It connects only to the server that sent it."""
+    return scripted_page("chat_page", _SCRIPTS, Path(__file__).parent)
 
 
 class Server:
@@ -58,26 +66,19 @@ class Server:
             Route("/metrics", self._show_metrics),
             Route("/v1/models", self._models),
             Route("/v1/models/{name}", self._one_model),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/completions", self._complete, methods=["POST"]),
+            *(Route(path, partial(self._answer, kind), methods=["POST"]) for path, kind in BODIES.items()),
             Route("/tokenize", self._tokenize, methods=["POST"]),
         ]
-        handlers: dict[Any, _Handler] = {
-            HTTPException: _refused,
-            InvalidRequest: _failed,
-            QueueFull: _failed,
-            SpecdecError: _failed,
-            Exception: _failed,  # Starlette raises these again, so they are logged with their traceback
-        }
-        logged = {kind: self._logged(handler) for kind, handler in handlers.items()}
-        return Starlette(routes=routes, middleware=middleware, exception_handlers=logged)
+        # Starlette raises other exceptions again, so they are logged with their traceback.
+        handlers = dict.fromkeys((HTTPException, InvalidRequest, SpecdecError, Exception), self._failed)
+        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
-    def _logged(self, handler: _Handler) -> ExceptionHandler:
-        async def handle(request: Request, error: Exception) -> Response:
-            self._log_failure(request, error)
-            return await handler(request, error)
-
-        return handle
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        self._log_failure(request, error)
+        if isinstance(error, HTTPException):
+            return _json(objects.error_object(error.detail), error.status_code, dict(error.headers or {}))
+        status, problem = objects.failure(error)
+        return _json(problem, status, {"Retry-After": str(_RETRY_S)} if isinstance(error, QueueFull) else None)
 
     def _log_failure(self, request: Request, error: Exception) -> None:
         self._log(f"{request.method} {request.url.path:.80}: {reason_of(error)}")
@@ -117,15 +118,8 @@ class Server:
         tokens = await self._answering.tokenize(body.content, bool(body.add_special))
         return _json({"tokens": tokens})
 
-    async def _chat(self, request: Request) -> Response:
-        body = parse(await _body_of(request), ChatBody)
-        return await self._answer(request, body)
-
-    async def _complete(self, request: Request) -> Response:
-        body = parse(await _body_of(request), CompletionBody)
-        return await self._answer(request, body)
-
-    async def _answer(self, request: Request, body: Body) -> Response:
+    async def _answer(self, kind: type[Body], request: Request) -> Response:
+        body = parse(await _body_of(request), kind)
         if self._strict:
             self._require(body.model)
         choices = await self._answering.prepare(body)
@@ -159,7 +153,7 @@ class Server:
                         for some in [[each] for each in run] if body.return_steps else [[*run]]:
                             chunks += style.chunks(index, some, bool(body.return_steps))
                     yield chunks
-        if body.sends_usage:
+        if body.stream_options and body.stream_options.include_usage:
             yield [style.chunk([], **objects.figures(choices))]
 
     async def _events(
@@ -263,31 +257,22 @@ def _json(data: object, status: int = 200, headers: dict[str, str] | None = None
     return Response(msgspec.json.encode(data), status, headers, "application/json")
 
 
-async def _refused(_: Request, error: HTTPException) -> Response:
-    return _json(objects.error_object(error.detail), error.status_code, dict(error.headers or {}))
-
-
-async def _failed(_: Request, error: Exception) -> Response:
-    status, problem = objects.failure(error)
-    return _json(problem, status, {"Retry-After": str(_RETRY_S)} if isinstance(error, QueueFull) else None)
-
-
 class ServerMetrics:
     """Prometheus metrics: counts since the start, and the current load."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._registry = registry = CollectorRegistry()
-        self._answers = Counter("specdec_answers", "Completed answers.", registry=registry)
-        self._counts = {
-            name: Counter(f"specdec_{name}", about, registry=registry)
+        self._counts = [
+            Counter(f"specdec_{name}", about, registry=registry)
             for name, about in (
+                ("answers", "Completed answers."),
                 ("prompt_tokens", "Prompt tokens read."),
                 ("tokens", "Tokens generated."),
                 ("drafted_tokens", "Draft tokens verified."),
                 ("accepted_tokens", "Draft tokens accepted."),
                 ("passes", "Steps, each a forward pass of the target."),
             )
-        }
+        ]
         self._first_s = Histogram(
             "specdec_time_to_first_token_seconds", "Time to first token.", buckets=_BUCKETS_S, registry=registry
         )
@@ -300,9 +285,8 @@ class ServerMetrics:
         """Count the answers of a request."""
         for choice in choices:
             metrics = choice.result.metrics
-            self._answers.inc()
-            counts = (metrics.prompt_tokens, metrics.emitted, metrics.drafted, metrics.accepted, metrics.steps)
-            for counter, count in zip(self._counts.values(), counts, strict=True):
+            counts = (1, metrics.prompt_tokens, metrics.emitted, metrics.drafted, metrics.accepted, metrics.steps)
+            for counter, count in zip(self._counts, counts, strict=True):
                 counter.inc(count)
             self._first_s.observe(metrics.ttft_s)
 

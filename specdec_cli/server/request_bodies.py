@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
@@ -59,6 +58,8 @@ class StructuredOutputs(Struct):
 
 
 class StreamOptions(Struct):
+    """include_usage: whether a stream ends with the token counts."""
+
     include_usage: bool | None = None
 
 
@@ -126,11 +127,6 @@ class Body(Struct):
     def n_choices(self) -> int:
         return self.n or 1
 
-    @property
-    def sends_usage(self) -> bool:
-        """Whether a stream ends with the token counts."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
     def sampling(self, choice: int, most: int, seed: int | None = None) -> SamplingParams:
         """The sampling of a choice, without the grammar. most, seed: the maximum tokens and the seed if the request
         doesn't set them.
@@ -140,12 +136,8 @@ class Body(Struct):
             raise InvalidRequest("a stop string cannot be empty", "stop")
         seed = seed if self.seed is None else self.seed
         seed = None if seed is None else (seed + choice) % 2**63
-        most = self.most_tokens or most
+        most = self.max_tokens or most
         return SamplingParams(seed=seed, max_tokens=most, stop=stop, logprobs=self.n_logprobs, **self.options)
-
-    @property
-    def most_tokens(self) -> int | None:
-        return self.max_tokens
 
     @property
     def n_logprobs(self) -> int | None:
@@ -176,15 +168,12 @@ class ChatBody(Body, kw_only=True):
     def __post_init__(self) -> None:
         if self.tools:
             raise ValueError("tools are not supported")
+        self.max_tokens = self.max_completion_tokens or self.max_tokens
         super().__post_init__()
 
     @property
     def prompts(self) -> list[Prompt]:
         return [[message.plain() for message in self.messages]]
-
-    @property
-    def most_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
 
     @property
     def n_logprobs(self) -> int | None:
@@ -230,6 +219,8 @@ def _text(content: str | list[TextPart] | None, param: str) -> str:
     return "".join(part.text or "" for part in parts)
 
 
+BODIES: dict[str, type[Body]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
+"""The endpoints that answer, with their requests."""
 _DRAFTING = ("drafter", "draft_tokens", "draft_min_p", "accept")
 """The options that `speculative` takes."""
 
@@ -250,9 +241,11 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
                 given["top_p"] = 1e-9
             if isinstance(heat := given.get("temperature"), float) and heat > 0:
                 given["temperature"] = max(heat, 0.001)
-            parsed.options = _options(given, given)
+            parsed.options = _options(given)
             if isinstance(parsed.speculative, dict):
-                parsed.speculative = _options(parsed.speculative, _DRAFTING, "speculative")
+                if unknown := next((name for name in parsed.speculative if name not in _DRAFTING), None):
+                    raise InvalidRequest(f"speculative has the unknown field {unknown!r:.60}", "speculative")
+                parsed.speculative = _options(parsed.speculative, "speculative")
         return parsed
     except msgspec.ValidationError as error:
         _, _, where = str(error).partition(" - at `$")
@@ -261,16 +254,12 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
         raise InvalidRequest(f"the request body is not JSON: {error}") from None
 
 
-def _options(data: dict[str, Any], names: Collection[str], param: str = "") -> dict[str, Any]:
-    """The options that are set, among `names`. Raises InvalidRequest on an invalid value. param: the field that holds
-    them, which may hold no others.
-    """
-    if param and (unknown := next((name for name in data if name not in names), None)):
-        raise InvalidRequest(f"{param} has the unknown field {unknown!r:.60}", param)
+def _options(given: dict[str, Any], param: str = "") -> dict[str, Any]:
+    """The options that are set. Raises InvalidRequest on an invalid value. param: the field that holds them."""
     options = {}
-    for name in names:
+    for name, value in given.items():
         try:
-            options[name] = check_value(name, data.get(name))
+            options[name] = check_value(name, value)
         except UsageError as error:
             raise InvalidRequest(f"{error}. {error.hint}", param or name) from None
     return {name: value for name, value in options.items() if value is not None}

@@ -12,7 +12,7 @@ from serving import Serving
 from specdec_cli.decoding.types import Token
 from specdec_cli.display.terminal import safe
 from specdec_cli.measure.traces import event_json
-from specdec_cli.server.chat_page import chat_page
+from specdec_cli.server.endpoints import chat_page
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 

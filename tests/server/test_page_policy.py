@@ -7,10 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from specdec_cli.display.terminal import safe
-from specdec_cli.server import chat_page as chat_page_module
-from specdec_cli.server.chat_page import chat_page
+from specdec_cli.server import endpoints
+from specdec_cli.server.endpoints import chat_page
 
-VENDORED = Path(chat_page_module.__file__).parent / "vendored"
+VENDORED = Path(endpoints.__file__).parent / "vendored"
 LIBRARIES = (VENDORED / "libraries.js").read_text("utf-8")
 
 
