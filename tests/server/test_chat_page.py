@@ -130,6 +130,13 @@ def ask(tab, text="Why?"):
     tab.press("Enter")
 
 
+def begin(tab, server, parts, text="Why?", **how):
+    """Open the page and ask a question whose answer has these parts."""
+    server.parts = parts
+    opened(tab, server, **how)
+    ask(tab, text)
+
+
 def finish(tab):
     tab.until("!writing && send.textContent === 'Send' && log.children.length")
     tab.until("!frame")
@@ -137,9 +144,7 @@ def finish(tab):
 
 def answered(tab, server, text, **how):
     """Have the page show an answer in pieces of three characters, none of them drafted."""
-    server.parts = [*(chunk(content=text[i : i + 3]) for i in range(0, len(text), 3)), *ended()]
-    opened(tab, server, **how)
-    ask(tab)
+    begin(tab, server, [*(chunk(content=text[i : i + 3]) for i in range(0, len(text), 3)), *ended()], **how)
     tab.until("document.querySelector('.note')?.textContent")
 
 
@@ -148,9 +153,7 @@ SHOWN = "[...document.querySelectorAll('.answer .token')].map(e => [e.localName,
 
 @pytest.mark.parametrize("width", [1200, 375])
 def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
-    server.parts = ANSWER
-    opened(tab, server, width=width)
-    ask(tab)
+    begin(tab, server, ANSWER, width=width)
     tab.until("document.querySelector('.note')?.textContent && !frame")
     assert tab.ask(SHOWN) == [
         ["span", "First"], ["i", " kept"], ["b", " right"], ["b", "\n"], ["i", "same"], ["u", " extra"],
@@ -202,9 +205,7 @@ def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, ser
     ],
 )
 def test_an_answer_that_breaks_off_is_told_and_can_be_asked_for_again(tab, server, end, said):
-    server.parts = [chunk(STEPS[0]), end]
-    opened(tab, server)
-    ask(tab)
+    begin(tab, server, [chunk(STEPS[0]), end])
     finish(tab)
     assert said in tab.ask("byId('problem').textContent")
     assert tab.ask("input.value") == "Why?", "what was typed stands in its field again"
@@ -237,9 +238,8 @@ def test_hostile_text_stays_text(tab, server):
         " [a](javascript:alert(1)) [b](data:text/html,x) ![c](//other.example/c.png)",
     ]  # fmt: skip
     server.model = {"id": "<i>", "target": "<b>\u202e", "draft": "<u>"}
-    server.parts = [*(chunk(step(i, 0.1, Token(i, text, "plain", 1.0))) for i, text in enumerate(hostile)), *ended()]
-    opened(tab, server)
-    ask(tab, "<b>bold</b>")
+    steps = [step(i, 0.1, Token(i, text, "plain", 1.0)) for i, text in enumerate(hostile)]
+    begin(tab, server, [*map(chunk, steps), *ended()], "<b>bold</b>")
     finish(tab)
     assert tab.ask("document.querySelector('article').textContent") == "<b>bold</b>"
     assert tab.ask("document.querySelector('.answer').textContent") == "".join(map(safe, hostile))
@@ -331,9 +331,7 @@ def test_the_colours_of_tokens_follow_the_markdown(tab, server):
     pieces = re.findall(r"\s*\S{1,4}|\s+$", MARKDOWN)
     origins = ["accepted", "correction", "accepted", "bonus", "plain"]
     steps = [step(i, 0.1, Token(1, text, origins[i % 5], 0.5), drafted=(1, 2)) for i, text in enumerate(pieces)]
-    server.parts = [*map(chunk, steps), *ended()]
-    opened(tab, server)
-    ask(tab)
+    begin(tab, server, [*map(chunk, steps), *ended()])
     finish(tab)
     tab.until("shown.tokens")
     marked = tab.ask("[...document.querySelectorAll('.answer .token')].map(e => [+e.dataset.step, e.textContent])")
@@ -379,9 +377,7 @@ def test_a_code_block_and_an_answer_can_be_copied(tab, server):
 
 def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     more = Event()
-    server.parts = [chunk(content="<think>\nHm"), more, chunk(content="m.\n</think>\n\nYes."), *ended()]
-    opened(tab, server)
-    ask(tab)
+    begin(tab, server, [chunk(content="<think>\nHm"), more, chunk(content="m.\n</think>\n\nYes."), *ended()])
     tab.until("document.querySelector('.thinking')?.textContent === 'ThinkingHm'")
     hidden = "!document.querySelector('.thinking p').checkVisibility()"
     assert tab.ask(hidden)
@@ -463,9 +459,7 @@ def test_a_reload_and_the_back_button_return_to_a_conversation(tab, server):
 
 @pytest.mark.parametrize("leave", ["send.click()", "byId('new').click()", "location.reload()"])
 def test_an_unfinished_answer_is_saved_when_the_reader_stops_or_leaves_it(tab, server, leave):
-    server.parts = [chunk(content="half of"), Event()]
-    opened(tab, server)
-    ask(tab)
+    begin(tab, server, [chunk(content="half of"), Event()])
     tab.until("writing?.text === 'half of'")
     tab.ask(leave)
     assert server.left.wait(10)
@@ -497,9 +491,7 @@ def test_a_conversation_that_is_deleted_while_an_answer_is_written_stays_deleted
 
 
 def test_settings_are_kept_in_the_browser(tab, server):
-    server.parts = ANSWER
-    opened(tab, server)
-    ask(tab)
+    begin(tab, server, ANSWER)
     tab.until("byId('tokens').checked && !writing")
     tab.click("#tokens")
     tab.ask("byId('settings').open = true; byId('system').focus()")
@@ -528,9 +520,7 @@ def test_a_long_answer_stays_quick(tab, server):
         step(i, 0.1, Token(1, f" token{i}" + "\n\n" * (i % 30 == 0), "accepted", 0.5, 0.5), drafted=(1,))
         for i in range(5000)
     ]
-    server.parts = [b"".join(sent(chunk(each)) for each in steps), *ended()]
-    opened(tab, server)
-    ask(tab)
+    begin(tab, server, [b"".join(sent(chunk(each)) for each in steps), *ended()])
     began = tab.ask("performance.now()")
     tab.until("document.querySelector('.note')?.textContent && shown.tokens", 30)
     assert tab.ask("document.querySelectorAll('.answer .token').length") == 5000
