@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from children import impatient
 from fuzzing import Ended, in_child, try_all
 from hostile_hub import HostileHub, Mode
-from hub_child import impatient
 from hub_pairs import BIG, NAME, PAIR, SIZES, environment, publish
 
 pytestmark = pytest.mark.fuzz

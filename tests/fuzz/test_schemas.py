@@ -4,8 +4,8 @@ import json
 
 import fuzzing
 import pytest
+from children import answered
 from hostile_schemas import constraint
-from schema_child import answered
 
 pytestmark = pytest.mark.fuzz
 SHARDS = 20

@@ -1,8 +1,8 @@
 """Chat templates that loop, call, copy and pad without end, alone and within each other."""
 
 import pytest
+from children import rendered
 from fuzzing import cases, in_child
-from template_child import rendered
 
 pytestmark = pytest.mark.fuzz
 

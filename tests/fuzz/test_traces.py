@@ -7,8 +7,8 @@ from pathlib import Path
 
 import fuzzing
 import pytest
+from children import on_terminal
 from hostile import assert_shown, payload, trace
-from terminal_child import on_terminal
 
 pytestmark = pytest.mark.fuzz
 SHARDS = 8
