@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tools import N_CTX, Peers, forget_peak, free_port, task_of
 
-from specdec_cli import SpeculativeConfig, load
+from specdec_cli import load
 from specdec_cli.llama import host, library
 from specdec_cli.measure import suites
 
@@ -177,7 +177,6 @@ class Run:
                 draft=model.draft,
                 ctx=N_CTX,
                 threads=options.threads,
-                speculative=SpeculativeConfig(drafter=model.default),
                 gpu_layers=options.gpu_layers,
                 gpu_layers_draft=options.gpu_layers,
             ) as engine,

@@ -24,7 +24,7 @@ FIXED = (2, 4, 8)
 @dataclass(frozen=True, slots=True)
 class Model:
     """A target and, if it has one, a draft, by their files' names. raw: no chat template. drafters: those that are
-    measured alone, the first also with fixed lengths. default: the drafter if none is named.
+    measured alone, the first also with fixed lengths.
     """
 
     name: str
@@ -33,12 +33,10 @@ class Model:
     drafters: tuple[str, ...] = ("ngram",)
     raw: bool = False
     suites: tuple[str, ...] = SUITES
-    default: str = "auto"
 
 
-def _bundled(name: str, draft: str, *drafters: str, default: str = "auto") -> Model:
-    files = str(DEMO / "target.gguf"), str(DEMO / draft)
-    return Model(name, *files, drafters, raw=True, suites=("python",), default=default)
+def _bundled(name: str, draft: str, *drafters: str) -> Model:
+    return Model(name, str(DEMO / "target.gguf"), str(DEMO / draft), drafters, raw=True, suites=("python",))
 
 
 MODELS = (
@@ -47,8 +45,8 @@ MODELS = (
     Model("Qwen2.5-Coder 1.5B + 0.5B", QWEN, QWEN_SMALL, ("model", "ngram")),
     Model("Qwen2.5-Coder 1.5B + SmolLM2", QWEN, SMOL, ("model",), suites=("code", "chat")),
     _bundled("bundled", "draft.gguf", "model", "ngram"),
-    _bundled("bundled, EAGLE-3", "eagle3.gguf", "eagle3", default="eagle3"),
-    _bundled("bundled, Medusa", "medusa.gguf", "medusa", default="medusa"),
+    _bundled("bundled, EAGLE-3", "eagle3.gguf", "eagle3"),
+    _bundled("bundled, Medusa", "medusa.gguf", "medusa"),
 )
 _QUICK_SUITES = ("edit", "code", "chat")
 _QUICK_CELLS = {"SmolLM2 135M": _QUICK_SUITES, "Qwen2.5-Coder 1.5B": ("edit",), "bundled": ("python",)}
@@ -76,7 +74,7 @@ def methods_of(model: Model, quick: bool) -> list[Method]:
 
 
 def _peers(model: Model, quick: bool) -> list[Method]:
-    if model.default != "auto":  # llama.cpp knows no such heads, or needs them in other files
+    if model.raw and model.drafters[0] != "model":  # llama.cpp knows no such heads, or needs them in other files
         return [_server("target alone", "none")]
     kinds = ("ngram-simple", "ngram-mod") if quick else ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
     found = [_server("target alone", "none"), *(_server(kind, kind) for kind in kinds)]
