@@ -173,6 +173,11 @@ def test_a_verdict_is_kept_until_the_build_changes(environment, faulty):
     assert specdec(["run", "def f(", "-n", "4"], environment("", "")).returncode == 0
 
 
+def test_a_trial_that_crashes_leaves_no_files(environment, tmp_path):
+    done = specdec(["run", "def f("], environment("SIGSEGV", "always") | {"TMPDIR": str(tmp_path)})
+    assert "does not work on this processor" in complaint(done.stderr)[0] and not [*tmp_path.iterdir()]
+
+
 def test_a_trial_that_is_interrupted_leaves_nothing(environment, faulty):
     own = environment("hang", "always")
     process = subprocess.Popen(

@@ -12,6 +12,7 @@ import glob
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,14 +111,16 @@ def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
     how = "extra" if extra_buffers else "plain"
     # On a busy machine, several threads may wait too long for each other.
     for count in dict.fromkeys((host.usual_threads(), 1)):
-        arguments = "kernels", os.getpid(), count, how, *sorted(types)
-        child = Child([SCRIPT, *map(str, arguments)], _WAIT_S, NO_GPU)
-        try:
-            code = child.wait()
-            if not child.timed_out:
-                return _fault_of(code, child)
-        finally:
-            child.stop()
+        # A child that crashes can't remove its files, so the folder is this process's.
+        with tempfile.TemporaryDirectory(prefix="specdec-", ignore_cleanup_errors=True) as folder:
+            arguments = "kernels", os.getpid(), folder, count, how, *sorted(types)
+            child = Child([SCRIPT, *map(str, arguments)], _WAIT_S, NO_GPU)
+            try:
+                code = child.wait()
+                if not child.timed_out:
+                    return _fault_of(code, child)
+            finally:
+                child.stop()
     return f"{_HANG} within {_WAIT_S:.0f} s"
 
 

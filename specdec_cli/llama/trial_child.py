@@ -1,7 +1,7 @@
 """The script that a child of trials.py runs: it tries kernels, a model file or heads, and llama.cpp may end it.
 
-    trial_child.py kernels PARENT THREADS extra|plain TYPE...  exits with 1 and a reason if kernels don't work,
-                                                                with 2 if they can't be tried
+    trial_child.py kernels PARENT FOLDER THREADS extra|plain TYPE...  exits with 1 and a reason if kernels don't work,
+                                                                       with 2 if they can't be tried
     trial_child.py model CPU_S DATA_BYTES whole| FILE ADAPTER...
     trial_child.py heads CPU_S DATA_BYTES FILE HEADS
 
@@ -138,14 +138,13 @@ def try_heads(target: str, head: str) -> None:
             drafts.keep(())
 
 
-def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
+def try_kernels(folder: Path, threads: int, extra_buffers: bool, types: list[int]) -> str:
     """Decode with a small random model as specdec will. Returns what is wrong; empty if nothing is.
 
-    types: ggml's numbers of weight types; each gets a model of random weights. Its rows for a text, read in passes of
-    several widths, must equal those read token by token without the extra buffers, up to rounding.
+    folder: for the model's file. types: ggml's numbers of weight types; each gets a model of random weights. Its rows
+    for a text, read in passes of several widths, must equal those read token by token without the extra buffers, up to
+    rounding.
     """
-    import tempfile
-
     import numpy as np
 
     limit(60 * threads, 4 << 30)
@@ -153,23 +152,20 @@ def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
     base = _ggml(lib)
     weights = _weights(np)
     text = np.random.default_rng(1).integers(0, _VOCABULARY, max(WIDTHS)).tolist()
-    with tempfile.TemporaryDirectory(prefix="specdec-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "trial.gguf"
-        for kind in (_F32, *types):
-            path.write_bytes(_gguf(np, base, weights, kind))
-            own = _rows(lib, np, path, text, 1, (1,), False)[1]
-            # Several threads wait for each other if other programs run, so only the last type uses them.
-            count = threads if kind == types[-1] else 1
-            found = _rows(lib, np, path, text, count, WIDTHS, extra_buffers, _SINGLE)
-            for width, rows in found.items():
-                if not np.isfinite(rows).all():
-                    return f"passes of {width} tokens give NaN or infinity for weights of type {kind}"
-                expected = own[: len(rows)]
-                distance = float(np.sqrt(np.mean((rows - expected) ** 2)) / max(float(expected.std()), 1e-9))
-                if os.environ.get("SPECDEC_DEBUG"):
-                    print(kind, width, round(distance, 4), file=sys.stderr)
-                if distance > MOST_DISTANCE:
-                    return f"passes of {width} tokens give wrong numbers for weights of type {kind}"
+    path = folder / "trial.gguf"
+    for kind in (_F32, *types):
+        path.write_bytes(_gguf(np, base, weights, kind))
+        own = _rows(lib, np, path, text, 1, (1,), False)[1]
+        # Several threads wait for each other if other programs run, so only the last type uses them.
+        count = threads if kind == types[-1] else 1
+        found = _rows(lib, np, path, text, count, WIDTHS, extra_buffers, _SINGLE)
+        for width, rows in found.items():
+            if not np.isfinite(rows).all():
+                return f"passes of {width} tokens give NaN or infinity for weights of type {kind}"
+            expected = own[: len(rows)]
+            distance = float(np.sqrt(np.mean((rows - expected) ** 2)) / max(float(expected.std()), 1e-9))
+            if distance > MOST_DISTANCE:
+                return f"passes of {width} tokens give wrong numbers for weights of type {kind}"
     return ""
 
 
@@ -286,12 +282,11 @@ def _end_with(parent: int) -> None:
         os._exit(2)
 
 
-def _kernels(arguments: list[str]) -> int:
+def _kernels(parent: str, folder: str, threads: str, how: str, *types: str) -> int:
     """Try the kernels; returns the exit code."""
-    _end_with(int(arguments[0]))
-    code, fault = 0, ""
+    _end_with(int(parent))
     try:
-        fault = try_kernels(int(arguments[1]), arguments[2] == "extra", list(map(int, arguments[3:])))
+        fault = try_kernels(Path(folder), int(threads), how == "extra", list(map(int, types)))
         code = 1 if fault else 0
     except SystemExit as error:
         code, fault = 1, str(error)
@@ -303,7 +298,7 @@ def _kernels(arguments: list[str]) -> int:
 
 def main(what: str, arguments: list[str]) -> int:
     if what == "kernels":
-        return _kernels(arguments)
+        return _kernels(*arguments)
     limit(int(arguments[0]), int(arguments[1]))
     if what == "model":
         try_model(arguments[3], arguments[2] == "whole", arguments[4:])

@@ -111,8 +111,8 @@ def test_a_hang_is_tried_again_with_one_thread(monkeypatch):
     counts = []
 
     def hanging(arguments, *_):
-        counts.append(int(arguments[3]))
-        hangs = arguments[3] != "1" or arguments[4] == "extra"
+        counts.append(int(arguments[4]))
+        hangs = arguments[4] != "1" or arguments[5] == "extra"
         return SimpleNamespace(timed_out=hangs, wait=lambda: -9 if hangs else 0, stop=lambda: None)
 
     monkeypatch.setattr(kernels, "Child", hanging)
@@ -177,12 +177,12 @@ def test_the_trial_sees_what_rounding_does_not_do(model):
 
 
 @pytest.mark.slow
-def test_every_type_of_weights_can_be_tried():
+def test_every_type_of_weights_can_be_tried(tmp_path):
     from specdec_cli.gguf.header import TYPES
 
     kinds = sorted(set(TYPES) - kernels.UNTRIED - {9, 15})  # the last two are of activations
     for kind in kinds:
-        child = Child([SCRIPT, "kernels", str(os.getpid()), "1", "extra", str(kind)], 60)
+        child = Child([SCRIPT, "kernels", str(os.getpid()), str(tmp_path), "1", "extra", str(kind)], 60)
         try:
             assert child.wait() == 0, (TYPES[kind], child.output(), child.last_words())
         finally:
