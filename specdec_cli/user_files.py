@@ -47,6 +47,11 @@ def config_dir() -> Path:
     return platformdirs.user_config_path("specdec")
 
 
+def cache_dir() -> Path:
+    """The folder of what specdec can make again."""
+    return platformdirs.user_cache_path("specdec", appauthor=False)
+
+
 def bundled_dir() -> Path:
     """The folder of the bundled profiles: inside the package when installed, at the top of a checkout otherwise."""
     package = Path(__file__).parent

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import platformdirs
-
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.json_store import JsonStore, digest
 from specdec_cli.llama import building, host
 from specdec_cli.llama.trials import FROM_OUTSIDE, NO_GPU, SCRIPT, Child, name_of
+from specdec_cli.user_files import cache_dir
 
 USUAL = frozenset({1, 2, 8, 12, 14})
 """ggml's numbers of the weight types that every build is tried with: F16, Q4_0, Q8_0, Q4_K, Q6_K."""
@@ -134,7 +133,7 @@ def _fault_of(code: int, child: Child) -> str | None:
 
 
 def _folder() -> Path:
-    return platformdirs.user_cache_path("specdec", appauthor=False) / "kernels"
+    return cache_dir() / "kernels"
 
 
 def _name(types: frozenset[int]) -> str:

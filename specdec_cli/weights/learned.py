@@ -8,13 +8,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-import platformdirs
-
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.loss_budget import START, LossBudget
 from specdec_cli.json_store import JsonStore
 from specdec_cli.llama import library
+from specdec_cli.user_files import cache_dir
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_pair import setup_of_pair
 from specdec_cli.weights.weights import Weights
@@ -40,9 +39,7 @@ class _File:
     drafters: dict[str, Learned]
 
 
-_LEARNED = JsonStore(
-    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "learned", _File, "It will be learned again."
-)
+_LEARNED = JsonStore(lambda: cache_dir() / "learned", _File, "It will be learned again.")
 
 
 class Learning:

@@ -10,8 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import platformdirs
-
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import BUSY_RATIO, Curve
 from specdec_cli.decoding.errors import SpecdecError
@@ -20,6 +18,7 @@ from specdec_cli.llama import host, kernels, library
 from specdec_cli.llama.context import Context
 from specdec_cli.llama.pass_probes import contexts_of, measure_agreement, pass_seconds
 from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.user_files import cache_dir
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17, 32)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
@@ -184,11 +183,7 @@ class KeptCosts:
     build: str = field(default="", compare=False)
 
 
-_COSTS = JsonStore(
-    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "costs",
-    KeptCosts,
-    "They will be measured again.",
-)
+_COSTS = JsonStore(lambda: cache_dir() / "costs", KeptCosts, "They will be measured again.")
 
 
 def path_of(model: Path, place: Place) -> Path:
