@@ -16,8 +16,6 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
-from specdec_cli.llama import kernels
-from specdec_cli.llama.adapter import identity
 from specdec_cli.user_files import suggest
 from specdec_cli.weights import model_loading
 
@@ -130,5 +128,5 @@ def _checksum(read: ReadText) -> int:
 def _identity(loaded: ModelContext) -> str:
     """The model's file, its adapters with their scales, and the build."""
     with suppress(OSError):
-        return model_loading.name_of(loaded.path, kernels.build(), identity(loaded.loaded.adapters))
+        return model_loading.name_of(loaded.path, loaded.loaded.adapters)
     raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

@@ -12,13 +12,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import monotonic
-from typing import IO
 
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 
@@ -56,7 +55,8 @@ class Child:
         self.timed_out = False
         """Whether it was ended because it took too long."""
         self._until = monotonic() + wait_s
-        self._output, self._last_words = _file(), _file()  # files, because a pipe can fill up
+        # Files, because a pipe can fill up.
+        self._output, self._last_words = TemporaryFile(), TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.DEVNULL,
@@ -70,7 +70,6 @@ class Child:
         """Wait until it ends; returns its exit code, negative for a signal. Raises Interrupted."""
         while self._process.poll() is None:
             if interrupt and interrupt.is_set():
-                self.stop()
                 raise Interrupted
             if monotonic() > self._until:
                 self.timed_out = True
@@ -108,10 +107,6 @@ class Child:
         self._last_words.close()
 
 
-def _file() -> IO[bytes]:
-    return tempfile.TemporaryFile()
-
-
 def name_of(code: int) -> str:
     """How a process ended, by its code: the signal's name, if it was one."""
     try:
@@ -120,35 +115,14 @@ def name_of(code: int) -> str:
         return f"code {code}"
 
 
-class TrialLoad:
+def begin_load(path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> Child:
     """A child process that loads a model and decodes some tokens, on one CPU thread. n_bytes: the file's size.
     adapters: files to load with the model. head: a file of heads to try with it.
 
     Except with heads, the weights of a file larger than `_MOST_BYTES` aren't read: that would read it from the disk
     twice.
     """
-
-    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> None:
-        free = host.available_memory()
-        whole = n_bytes <= min(_MOST_BYTES, free or _MOST_BYTES)
-        limits = (_CPU_S + n_bytes // _CPU_BYTES_PER_S, _DATA_BYTES + n_bytes // 8)
-        what = ("model", "whole" if whole else "", path, *adapters) if head is None else ("heads", path, head)
-        self._name = path.name
-        wait_s = _WAIT_S + n_bytes / _WAIT_BYTES_PER_S
-        self._child = Child([SCRIPT, *map(str, (*what[:1], *limits, *what[1:]))], wait_s, NO_GPU)
-
-    def death(self, interrupt: Interrupt) -> str:
-        """How the child crashed; empty if it didn't. Raises SpecdecError if it didn't finish within its limits,
-        Interrupted on Ctrl-C.
-        """
-        code = self._child.wait(interrupt)
-        if code in FROM_OUTSIDE or self._child.timed_out:
-            raise SpecdecError(
-                f"a trial load of {self._name} did not finish within its limits of time and memory",
-                "Close other programs and try again. If that doesn't help, the file may be damaged: download it again.",
-            )
-        return self._child.death()
-
-    def stop(self) -> None:
-        """End the child, if it still runs."""
-        self._child.stop()
+    whole = n_bytes <= min(_MOST_BYTES, host.available_memory() or _MOST_BYTES)
+    limits = _CPU_S + n_bytes // _CPU_BYTES_PER_S, _DATA_BYTES + n_bytes // 8
+    what = ("heads", *limits, path, head) if head else ("model", *limits, "whole" if whole else "", path, *adapters)
+    return Child([SCRIPT, *map(str, what)], _WAIT_S + n_bytes / _WAIT_BYTES_PER_S, NO_GPU)

@@ -10,23 +10,32 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import platformdirs
-
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.gguf.header import TYPES, Header
+from specdec_cli.gguf.header import TYPES
 from specdec_cli.gguf.reader import part_names, read_header
 from specdec_cli.json_store import JsonStore, record_name
 from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.trials import TrialLoad
+from specdec_cli.llama.trials import FROM_OUTSIDE, Child, begin_load
+from specdec_cli.user_files import cache_dir
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
 
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """death: how the file crashed the process; empty if it didn't."""
+
+    death: str
+    model: str = field(default="", compare=False)
+
+
+TRIALS = JsonStore(lambda: cache_dir() / "trials", TrialRecord, "It will be tried again.")
 _known: dict[str, TrialRecord] = {}
-_running: dict[str, TrialLoad] = {}
+_running: dict[str, Child] = {}
 _lock = Lock()
 
 
@@ -35,7 +44,7 @@ def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: Path | None
     files need no trial; for files that can't be read, the reader raises the error.
     """
     try:
-        name = _name(path, adapters, heads)
+        name = name_of(path, adapters, heads)
         n_bytes = sum(path.with_name(part).stat().st_size for part in part_names(path.name))
     except (OSError, ValueError):
         return False
@@ -45,26 +54,19 @@ def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: Path | None
                 _known[name] = record
                 return False
         n_bytes += sum(adapter.size for adapter in adapters)
-        trial = _running[name] = TrialLoad(path, n_bytes, [adapter.path for adapter in adapters], heads)
+        trial = _running[name] = begin_load(path, n_bytes, [adapter.path for adapter in adapters], heads)
         atexit.register(trial.stop)
     return name not in _known
 
 
 def load_model(
-    path: Path,
-    placement: Placement,
-    interrupt: Interrupt,
-    adapters: Sequence[Adapter] = (),
-    heads: bool = False,
-    header: Header | None = None,
+    path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = (), heads: bool = False
 ) -> Model:
     """Load a model, after its trial. path: a GGUF file whose header has been validated. adapters: validated ones.
-    heads: also load its next-token layers. header: the file's, if it has been read.
+    heads: also load its next-token layers.
 
     Raises SpecdecError if llama.cpp rejects the file or crashes on it, Interrupted on Ctrl-C.
     """
-    from specdec_cli.llama.model import Model  # the import takes as long as half a trial
-
     with _lock:
         death, what = _death(path, (), interrupt), path.name
         if adapters and not death:
@@ -72,13 +74,7 @@ def load_model(
             death, what = _death(path, adapters, interrupt), f"{names} on {path.name}"
     if death:
         raise _deadly(what, death)
-    return Model(path, placement, interrupt, adapters, heads, _repacks(header or read_header(path)))
-
-
-def _repacks(header: Header) -> bool:
-    """Whether the kernels for repacked weights work with a file's types. Raises SpecdecError if no kernels do."""
-    names = {tensor.type for tensor in header.tensors}
-    return kernels.verdict([number for number, (name, *_) in TYPES.items() if name in names]).extra_buffers
+    return load_tried(path, placement, interrupt, adapters, heads)
 
 
 def _deadly(what: str, death: str) -> SpecdecError:
@@ -102,23 +98,33 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
 
 
 def load_tried(
-    path: Path, placement: Placement, interrupt: Interrupt, heads: bool = False, header: Header | None = None
+    path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = (), heads: bool = False
 ) -> Model:
-    """Load a model without a trial: a file of heads after the trial with their target, or one whose weights alone have
-    changed since.
+    """The same without a trial: for a file of heads after the trial with their target, or one whose weights alone have
+    changed since. Raises SpecdecError if no kernels work with the file's types.
     """
-    from specdec_cli.llama.model import Model
+    from specdec_cli.llama.model import Model  # the import takes as long as half a trial
 
-    return Model(path, placement, interrupt, heads=heads, repacks=_repacks(header or read_header(path)))
+    names = {tensor.type for tensor in read_header(path).tensors}
+    repacks = kernels.verdict([number for number, (name, *_) in TYPES.items() if name in names]).extra_buffers
+    return Model(path, placement, interrupt, adapters, heads, repacks)
 
 
 def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:
-    """How llama.cpp crashed in the trial of a model with these adapters; empty if it didn't."""
+    """How llama.cpp crashed in the trial of a model with these adapters; empty if it didn't. Raises SpecdecError if it
+    didn't finish within its limits, Interrupted on Ctrl-C.
+    """
     begin_trial(path, adapters, heads)
-    name = _name(path, adapters, heads)
+    name = name_of(path, adapters, heads)
     if trial := _running.pop(name, None):
         try:
-            _known[name] = TrialRecord(trial.death(interrupt), path.name)
+            if trial.wait(interrupt) in FROM_OUTSIDE or trial.timed_out:
+                raise SpecdecError(
+                    f"a trial load of {path.name} did not finish within its limits of time and memory",
+                    "Close other programs and try again. If that doesn't help, the file may be damaged: download it "
+                    "again.",
+                )
+            _known[name] = TrialRecord(trial.death(), path.name)
         finally:
             trial.stop()
             atexit.unregister(trial.stop)
@@ -127,28 +133,9 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads:
     return _known[name].death
 
 
-def _name(path: Path, adapters: Sequence[Adapter], heads: Path | None) -> str:
-    build = kernels.build()
-    return name_of(path, build, f"{identity(adapters)} heads {name_of(heads, build)}" if heads else identity(adapters))
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """death: how the file crashed the process; empty if it didn't."""
-
-    death: str
-    model: str = field(default="", compare=False)
-
-
-TRIALS = JsonStore(
-    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "trials",
-    TrialRecord,
-    "It will be tried again.",
-)
-
-
-def name_of(model: Path, build: str, adapters: str = "") -> str:
-    """The name of a file's record: from all parts of it, the build of llama.cpp and the adapters. Raises OSError."""
+def name_of(model: Path, adapters: Sequence[Adapter] = (), heads: Path | None = None) -> str:
+    """The name of a file's record: from all parts of it, the build of llama.cpp, adapters and heads. Raises OSError."""
     parts = [model.with_name(name).stat() for name in part_names(model.name)]
-    identity = [(part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns) for part in parts]
-    return record_name((model.stem,), f"{identity} {build}{adapters and f' {adapters}'}", digits=16)
+    files = [(part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns) for part in parts]
+    more = identity(adapters) + (f" heads {name_of(heads)}" if heads else "")
+    return record_name((model.stem,), f"{files} {kernels.build()}{more and f' {more}'}", digits=16)

@@ -100,7 +100,7 @@ class Weights:
             placing.require_possible(each)
         usable = self._can_use_heads(place, interrupt)
         with_heads = usable and bool(settings.chain.head) and pair.draft_path == pair.target_path
-        model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads, pair.target)
+        model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
         self.draft: LoadedModel | None = None
         self.small: LoadedModel | None = None
@@ -158,7 +158,7 @@ class Weights:
                 if head == "eagle3" and "output.weight" not in header.by_name:  # then it uses the target's matrix
                     devices = placement = self.target.placement
                 at = path, devices, interrupt
-                model = load_tried(*at, True, header) if head else load_model(*at, adapters, header=header)
+                model = load_tried(*at, heads=True) if head else load_model(*at, adapters)
                 return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None
 

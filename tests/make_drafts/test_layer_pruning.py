@@ -107,8 +107,8 @@ def test_a_search_drops_only_a_layer_that_it_has_just_tried(monkeypatch, tmp_pat
 
 
 def test_a_search_tries_its_copy_in_one_child(monkeypatch, tmp_path):
-    tried, trial = [], model_loading.TrialLoad
-    monkeypatch.setattr(model_loading, "TrialLoad", lambda path, *rest: tried.append(path.name) or trial(path, *rest))
+    tried, trial = [], model_loading.begin_load
+    monkeypatch.setattr(model_loading, "begin_load", lambda path, *rest: tried.append(path.name) or trial(path, *rest))
     (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")
     options = CopyOptions(str(TARGET), tmp_path / "out.gguf", threads=1)
     made = pruning.prune(options, LayerSearch(5, str(tmp_path / "prompts.txt")))
