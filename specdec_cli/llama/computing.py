@@ -20,16 +20,12 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
-from specdec_cli.llama import ggml, library
+from specdec_cli.llama import library, undeclared
 from specdec_cli.llama.bindings import lib
 
 Result = TypeVar("Result")
 Call = Callable[..., Any]
 """How a model's functions are called: `call(function, *arguments, allowed_s=...)`."""
-
-# The bindings do not declare these two.
-_attach = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(("llama_attach_threadpool", lib._lib))
-_detach = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(("llama_detach_threadpool", lib._lib))
 
 _turn = Lock()
 _POLL = 1
@@ -107,26 +103,26 @@ def use_threads(context: Any, threads: int, offloaded: bool = False) -> None:
     """Set the threads of a llama.cpp context. offloaded: as in `turn`; without turns, it gets no pool."""
     lib.llama_set_n_threads(context, threads, threads)
     if pool := None if offloaded else _pool(threads):
-        _attach(context, pool, pool)
+        undeclared.call("llama_attach_threadpool", context, pool, pool)
     else:
-        _detach(context)
+        undeclared.call("llama_detach_threadpool", context)
 
 
 def use_threads_of_graph(backend: Any, threads: int) -> None:
     """Set the threads of ggml's CPU backend."""
-    ggml.cpu_function("ggml_backend_set_n_threads", None, ctypes.c_void_p, ctypes.c_int)(backend, threads)
-    if attach := ggml.cpu_function("ggml_backend_cpu_set_threadpool", None, ctypes.c_void_p, ctypes.c_void_p):
+    undeclared.cpu_function("ggml_backend_set_n_threads", None, ctypes.c_void_p, ctypes.c_int)(backend, threads)
+    if attach := undeclared.cpu_function("ggml_backend_cpu_set_threadpool", None, ctypes.c_void_p, ctypes.c_void_p):
         attach(backend, _pool(threads))
 
 
 @cache
 def _pool(threads: int) -> int | None:
     """ggml's pool of this many threads; None if none is needed, or this build's pools aren't as expected."""
-    if threads < 2 or has_openmp() or not ggml.exports("ggml_threadpool_params_init"):
+    if threads < 2 or has_openmp() or not undeclared.exports("ggml_threadpool_params_init"):
         return None
-    new = ggml.cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)
+    new = undeclared.cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)
     params = ctypes.create_string_buffer(_PARAMS_BYTES)
-    ggml.call("ggml_threadpool_params_init", params, threads)
+    undeclared.call("ggml_threadpool_params_init", params, threads)
     count, poll = (ctypes.c_uint32.from_buffer(params, place) for place in (_N_THREADS, _POLL_AT))
     if new is None or (count.value, poll.value) != (threads, _DEFAULT_POLL):
         return None

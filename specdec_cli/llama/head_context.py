@@ -12,10 +12,10 @@ import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama import extensions
+from specdec_cli.llama import undeclared
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.hidden_rows import LAST, FloatRows, HiddenRows
+from specdec_cli.llama.hidden_rows import LAST, FloatRows, HiddenRows, last_rows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import HeadKind, Passes, Piece
@@ -52,7 +52,8 @@ class HeadContext:
         self._target, self._hidden = target, HiddenRows(target.passes.handle, *rows)
         kind = HeadKind(target.passes.handle, not self._encodes, self.width)
         self.passes = Passes(heads, target.n_ctx, max_rows, threads, interrupt, branches, head=kind)
-        extensions.give_hidden_rows(self.passes.handle, masked=True)
+        # Only of tokens whose logits are requested.
+        undeclared.call("llama_set_embeddings_nextn", self.passes.handle, True, True)
         target.hidden = self._hidden
         self.text = text = LlamaContext(self.passes)
         text.read = self._read
@@ -117,7 +118,7 @@ class HeadContext:
         above = [self._own[-1] if parent < 0 else self._node_rows[parent] for parent in parents]
         self.passes.batch.rows[: len(tokens)] = above
         rows = self.text.grow(tokens, parents)
-        self._node_rows += list(extensions.hidden_rows(self.passes.handle, len(tokens), self.width).copy())
+        self._node_rows += list(last_rows(self.passes.handle, len(tokens), self.width).copy())
         return rows
 
     def close(self) -> None:
@@ -154,7 +155,7 @@ class HeadContext:
     def _pass(self, piece: Piece, before: Sequence[FloatRows] | FloatRows, head: int = 0) -> Logits:
         self.passes.batch.rows[: len(piece.tokens)] = before
         if self._heads > 1:
-            extensions.choose_head(self.passes.handle, head)
+            undeclared.call("llama_set_nextn_layer_offset", self.passes.handle, head)
         self.passes.batch.fill(piece.tokens, piece.first, piece.all_rows)
         if self._silent:
             self.passes.batch.ask_for_none()
@@ -162,7 +163,7 @@ class HeadContext:
 
     def _last_row(self, given: int) -> FloatRows:
         """The head's own row for the last token. given: how many rows the pass gave."""
-        row: FloatRows = extensions.hidden_rows(self.passes.handle, given, self.width)[-1].copy()
+        row: FloatRows = last_rows(self.passes.handle, given, self.width)[-1].copy()
         return row
 
     def _encoded(self, rows: FloatRows) -> FloatRows:
@@ -178,7 +179,9 @@ def _encoded_rows(target: Model, head: Model) -> tuple[int, list[int]]:
     """The width of a row, and the layers of the target whose rows an encoder reads. Raises SpecdecError if the target
     doesn't have these layers.
     """
-    layers, last = extensions.target_layers(head.handle), int(lib.llama_model_n_layer(target.handle))
+    count = undeclared.call("llama_model_target_layer_ids_n", head.handle)
+    layers = undeclared.call("llama_model_target_layer_ids", head.handle)[:count]
+    last = int(lib.llama_model_n_layer(target.handle))
     if not all(0 <= layer <= last for layer in layers):
         problem = f"{head.path.name} reads layers {', '.join(map(str, layers))} of {target.path.name}, which has only"
         raise SpecdecError(f"{problem} {last}", "Use a head made for this target.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama import extensions
 from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.undeclared import call
 
 LAST, OUTPUT = -1, -2
 """Special layers: the output of the last one; and, only on its own, the input of the output matrix, which is that
@@ -42,9 +43,9 @@ class HiddenRows:
         self._with_logits, self._most, self._given = layers == [OUTPUT], most, True
         for layer in [] if self._with_logits else layers:
             if layer == LAST:
-                extensions.give_hidden_rows(context, masked=False)
+                call("llama_set_embeddings_nextn", context, True, False)  # of all tokens
             else:
-                extensions.give_layer(context, layer)
+                call("llama_set_embeddings_layer_inp", context, layer, True)
 
     def ask(self, count: int, unread: int, all_rows: bool) -> int:
         """Prepare for a pass over `count` tokens that computes the last row of logits, or with all_rows all but the
@@ -121,13 +122,24 @@ class HiddenRows:
             if not (rows := lib.llama_get_embeddings(self._context)):
                 raise SpecdecError("llama.cpp gives no hidden rows for the target", _OTHER)
             return np.ctypeslib.as_array(rows, (count, self._n_embd))
-        if self._layers == [LAST]:
-            return extensions.hidden_rows(self._context, count, self._n_embd)
-        size = count, self._n_embd
-        parts = [
-            extensions.hidden_rows(self._context, *size)
-            if layer == LAST
-            else extensions.layer_rows(self._context, layer, *size)
-            for layer in self._layers
-        ]
-        return np.concatenate(parts, axis=1)
+        parts = [self._read_layer(layer, count) for layer in self._layers]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _read_layer(self, layer: int, count: int) -> FloatRows:
+        if layer == LAST:
+            return last_rows(self._context, count, self._n_embd)
+        return rows_at(call("llama_get_embeddings_layer_inp", self._context, layer), count, self._n_embd)
+
+
+def last_rows(context: Any, count: int, width: int) -> FloatRows:
+    """(count, width): the last layer's rows in the last pass; valid until the next."""
+    address = call("llama_get_embeddings_nextn", context)
+    if not address:
+        raise SpecdecError("llama.cpp gives no hidden rows for this model", "Use another drafter.")
+    return rows_at(address, count, width)
+
+
+def rows_at(address: int, count: int, width: int) -> FloatRows:
+    """A view of rows in memory. numpy.ctypeslib.as_array takes ten times as long, and drafting reads rows often."""
+    buffer: Any = (ctypes.c_float * (count * width)).from_address(address)
+    return np.frombuffer(buffer, np.float32).reshape(count, width)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import deque
 
-from specdec_cli.llama import ggml, host, kernels
+from specdec_cli.llama import host, kernels, undeclared
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.placement import Device
 
@@ -56,7 +56,7 @@ def last_error() -> str:
 def device_handle(name: str) -> int | None:
     """llama.cpp's device of that name, in any case; None if there is none."""
     start()
-    handle: int | None = ggml.call("ggml_backend_dev_by_name", name.encode())
+    handle: int | None = undeclared.call("ggml_backend_dev_by_name", name.encode())
     return handle
 
 
@@ -66,11 +66,13 @@ def devices() -> list[Device]:
     kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     result = []
-    for i in range(ggml.call("ggml_backend_dev_count")):
-        device = ggml.call("ggml_backend_dev_get", i)
-        ggml.call("ggml_backend_dev_memory", device, ctypes.byref(free), ctypes.byref(total))
-        name, description = (ggml.call(f"ggml_backend_dev_{what}", device).decode() for what in ("name", "description"))
-        kind = kinds.get(ggml.call("ggml_backend_dev_type", device), "other")
+    for i in range(undeclared.call("ggml_backend_dev_count")):
+        device = undeclared.call("ggml_backend_dev_get", i)
+        undeclared.call("ggml_backend_dev_memory", device, ctypes.byref(free), ctypes.byref(total))
+        name, description = (
+            undeclared.call(f"ggml_backend_dev_{what}", device).decode() for what in ("name", "description")
+        )
+        kind = kinds.get(undeclared.call("ggml_backend_dev_type", device), "other")
         result.append(Device(name, description, kind, free.value, total.value))
     return result
 
@@ -83,7 +85,7 @@ def supports_gpu() -> bool:
 
 def knows_rpc() -> bool:
     """Whether this build can use other machines."""
-    return ggml.exports("ggml_backend_rpc_add_server")
+    return undeclared.exports("ggml_backend_rpc_add_server")
 
 
 def build_flags() -> str:

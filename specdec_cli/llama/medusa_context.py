@@ -20,8 +20,8 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import computing, library
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.ggml import InitParams, call
 from specdec_cli.llama.hidden_rows import OUTPUT, HiddenRows
+from specdec_cli.llama.undeclared import InitParams, call
 
 Weight = tuple[int, tuple[int, ...], NDArray[np.uint8]]
 """ggml's number of the type, the shape as in a GGUF file, the bytes."""

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama import computing, extensions, library
+from specdec_cli.llama import computing, library
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.branches import Layout
-from specdec_cli.llama.hidden_rows import HiddenRows
+from specdec_cli.llama.hidden_rows import HiddenRows, last_rows, rows_at
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.remote_calls import PassPatience
@@ -231,7 +231,7 @@ class Passes:
             # llama.cpp's buffer rarely moves, so the array isn't made for every pass. The buffer may be smaller than
             # the array, but slices never go beyond the rows that were requested.
             self._address = address
-            self._rows = extensions.rows_at(address, self.all_rows, self._rows.shape[1])
+            self._rows = rows_at(address, self.all_rows, self._rows.shape[1])
         return self._rows
 
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
@@ -260,8 +260,7 @@ class Passes:
         first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
         with _rows_alone(rows, first) as struct:
             self._timed(lib.llama_encode, struct)
-            made: NDArray[np.float32] = extensions.hidden_rows(self.handle, len(rows), self.batch.rows.shape[1]).copy()
-            return made
+            return last_rows(self.handle, len(rows), self.batch.rows.shape[1]).copy()
 
     def close(self) -> None:
         """Free the cache and the batch."""

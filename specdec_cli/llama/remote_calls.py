@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import ggml, library
+from specdec_cli.llama import library, undeclared
 from specdec_cli.llama.computing import PendingCall, Worker
 from specdec_cli.llama.interrupt import Interrupt
 
@@ -47,7 +47,7 @@ class RemoteCalls:
         self._sign_of_life = self._allowed_s = 0.0
         self._servers: list[str] = []
         self._on_abort = _Abort(self._park)  # ggml keeps a bare pointer to it
-        ggml.call("ggml_set_abort_callback", ctypes.cast(self._on_abort, ctypes.c_void_p))
+        undeclared.call("ggml_set_abort_callback", ctypes.cast(self._on_abort, ctypes.c_void_p))
         self._worker = Worker(_NAME)
 
     def add(self, server: str) -> None:

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address
 from threading import Thread
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.llama import ggml, library
+from specdec_cli.llama import library, undeclared
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.remote_calls import PATIENCE_S, RemoteCalls
 
@@ -73,12 +73,12 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
 def _devices_at(address: str) -> list[int]:
     """llama.cpp's handles of a server's devices; none if it can't connect. Only for `RemoteCalls`."""
     library.start()
-    if not (server := ggml.call("ggml_backend_rpc_add_server", address.encode())):
+    if not (server := undeclared.call("ggml_backend_rpc_add_server", address.encode())):
         return []
-    count = ggml.call("ggml_backend_reg_dev_count", server)
-    devices = [ggml.call("ggml_backend_reg_dev_get", server, i) for i in range(count)]
+    count = undeclared.call("ggml_backend_reg_dev_count", server)
+    devices = [undeclared.call("ggml_backend_reg_dev_get", server, i) for i in range(count)]
     for device in devices:
-        ggml.call("ggml_backend_dev_init", device, None)
+        undeclared.call("ggml_backend_dev_init", device, None)
     return devices
 
 
@@ -158,7 +158,7 @@ def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     handles = (ctypes.c_void_p * len(devices))(*map(library.device_handle, devices))
     arguments = "ggml_backend_rpc_start_server", f"{host}:{port}".encode(), None, threads, len(devices), handles
-    server = Thread(target=ggml.call, args=arguments, daemon=True)  # returns only if the address can't be used
+    server = Thread(target=undeclared.call, args=arguments, daemon=True)  # returns only if the address can't be used
     server.start()
     while server.is_alive() and not interrupt.is_set():
         server.join(interrupt.POLL_S)

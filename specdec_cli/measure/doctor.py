@@ -187,7 +187,7 @@ def _from_child(kind: type[Answer], *arguments: str) -> Answer:
 def _examine_library() -> Library:
     """In the child."""
     try:
-        from specdec_cli.llama import extensions, library
+        from specdec_cli.llama import library, undeclared
     except SpecdecError as error:
         return Library(problem=str(error))
     return Library(
@@ -195,7 +195,7 @@ def _examine_library() -> Library:
         library.build_flags(),
         library.supports_gpu(),
         tuple(library.devices()),
-        tuple(extensions.missing()),
+        tuple(undeclared.missing_for_heads()),
         library.knows_rpc(),
     )
 

@@ -87,9 +87,9 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
         header = read_header(Path(settings.draft or settings.target))
         kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
     if kind and kind != "medusa":  # Medusa needs no extension of llama.cpp
-        from specdec_cli.llama import extensions
+        from specdec_cli.llama import undeclared
 
-        kind = "" if extensions.missing() else kind
+        kind = "" if undeclared.missing_for_heads() else kind
     return replace(settings, drafter=drafters.auto(settings.draft is not None, kind)) if kind else settings
 
 

@@ -88,9 +88,9 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
     """Raise SpecdecError if this build of llama.cpp can't draft for a model with the heads in a file, which may be
     `path` itself.
     """
-    from specdec_cli.llama import extensions
+    from specdec_cli.llama import undeclared
 
-    extensions.require()
+    undeclared.require_heads()
     with _lock:
         death = _death(path, (), interrupt, heads)
     if death:

@@ -20,7 +20,7 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
 from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.llama import extensions
+from specdec_cli.llama import undeclared
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.head_context import HeadContext
 from specdec_cli.llama.hidden_rows import HiddenRows
@@ -244,9 +244,15 @@ def test_for_heads_without_room_the_target_keeps_no_rows(opened, monkeypatch):
 
 @pytest.mark.parametrize("opened", ["step35-mtp3"], indirect=True)
 def test_several_layers_draft_one_place_each(opened, monkeypatch):
-    chosen, own = [], extensions.choose_head
+    chosen, own = [], undeclared.call
+
+    def call(name, *given):
+        if name == "llama_set_nextn_layer_offset":
+            chosen.append(given[1])
+        return own(name, *given)
+
     opened.read(TEXT[:20])
-    monkeypatch.setattr(extensions, "choose_head", lambda *given: (chosen.append(given[1]), own(*given)))
+    monkeypatch.setattr(undeclared, "call", call)
     opened.target.decode((1,))
     opened.drafts.decode((1,))
     opened.drafts.begin_draft()
@@ -344,8 +350,8 @@ def test_a_head_for_a_target_of_more_layers(tmp_path):
 
 
 def test_a_build_without_hidden_rows(monkeypatch, tmp_path):
-    monkeypatch.setitem(extensions._FUNCTIONS, "llama_future", ("P13llama_context", [], None))
-    assert extensions.missing() == ["llama_future"]
+    monkeypatch.setitem(undeclared.FOR_HEADS, "llama_future", "P13llama_context")
+    assert undeclared.missing_for_heads() == ["llama_future"]
     model = tiny.write(tmp_path / "model.gguf", "glm4moe-mtp")
     assert "it lacks llama_future" in answered(model, None, drafter="mtp")
     with loaded(target=model, threads=1) as session:

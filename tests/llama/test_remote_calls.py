@@ -11,7 +11,7 @@ from driver import TARGET
 from rpc import rpc_servers
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import ggml
+from specdec_cli.llama import undeclared
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.remote_calls import RemoteCalls
 
@@ -46,7 +46,7 @@ def ran_with_a_server(script, folder):
 @pytest.fixture
 def remote(monkeypatch):
     """As if there were servers; how this process ends is none of its business."""
-    monkeypatch.setattr(ggml, "call", lambda *_: None)
+    monkeypatch.setattr(undeclared, "call", lambda *_: None)
     return RemoteCalls()
 
 

@@ -1,4 +1,4 @@
-"""Functions of ggml that the bindings don't declare, looked up in its libraries on the first call."""
+"""Functions of llama.cpp and ggml that the bindings don't declare, looked up in the libraries on the first call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama.bindings import FOLDER, lib
 
 _P, _I64, _SIZE, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
-_SIZE_POINTER = ctypes.POINTER(ctypes.c_size_t)
+_BOOL, _SIZE_POINTER = ctypes.c_bool, ctypes.POINTER(ctypes.c_size_t)
 
 
 class InitParams(ctypes.Structure):
-    _fields_ = (("mem_size", _SIZE), ("mem_buffer", _P), ("no_alloc", ctypes.c_bool))
+    _fields_ = (("mem_size", _SIZE), ("mem_buffer", _P), ("no_alloc", _BOOL))
 
 
 _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
@@ -43,7 +43,7 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "ggml_backend_dev_type": ([_P], _INT),
     "ggml_backend_dev_memory": ([_P, _SIZE_POINTER, _SIZE_POINTER], None),
     "ggml_backend_dev_init": ([_P, _TEXT], _P),
-    "ggml_backend_dev_supports_op": ([_P] * 2, ctypes.c_bool),
+    "ggml_backend_dev_supports_op": ([_P] * 2, _BOOL),
     "ggml_backend_dev_backend_reg": ([_P], _P),
     "ggml_backend_reg_dev_count": ([_P], _SIZE),
     "ggml_backend_reg_dev_get": ([_P, _SIZE], _P),
@@ -56,9 +56,29 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "ggml_backend_graph_compute": ([_P] * 2, _INT),
     "ggml_backend_rpc_add_server": ([_TEXT], _P),
     "ggml_backend_rpc_start_server": ([_TEXT, _TEXT, _SIZE, _SIZE, _P], None),
+    "llama_attach_threadpool": ([_P] * 3, None),
+    "llama_detach_threadpool": ([_P], None),
+    "llama_set_embeddings_nextn": ([_P, _BOOL, _BOOL], None),
+    "llama_get_embeddings_nextn": ([_P], _P),
+    "llama_set_nextn_layer_offset": ([_P, _INT], None),
+    "llama_set_embeddings_layer_inp": ([_P, ctypes.c_uint, _BOOL], None),
+    "llama_get_embeddings_layer_inp": ([_P, ctypes.c_uint], _P),
+    "llama_model_target_layer_ids": ([_P], ctypes.POINTER(ctypes.c_int32)),
+    "llama_model_target_layer_ids_n": ([_P], ctypes.c_uint),
 }
 """Argument types and result type. A backend's own functions aren't listed: it may be loaded at run time, so
 `cpu_function` looks them up in its registry."""
+FOR_HEADS = {
+    "llama_set_embeddings_nextn": "P13llama_contextbb",
+    "llama_get_embeddings_nextn": "P13llama_context",
+    "llama_set_nextn_layer_offset": "P13llama_contexti",
+    "llama_set_embeddings_layer_inp": "P13llama_contextjb",
+    "llama_get_embeddings_layer_inp": "P13llama_contextj",
+    "llama_model_target_layer_ids": "PK11llama_model",
+    "llama_model_target_layer_ids_n": "PK11llama_model",
+}
+"""Functions without a stable API, which heads need for hidden rows, from a C++ header that changes (src/llama-ext.h of
+the bundled version): their parameters as the Itanium C++ ABI mangles them."""
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
 
 
@@ -73,8 +93,10 @@ def _libraries() -> list[ctypes.CDLL]:
 
 @cache
 def _found(name: str) -> Any:
-    """A function of ggml; None if this build exports none of that name."""
-    function = next((found for each in _libraries() if (found := getattr(each, name, None)) is not None), None)
+    """A function; None if this build exports none of that name."""
+    symbols = name, f"_Z{len(name)}{name}{FOR_HEADS.get(name, '')}"
+    every = (getattr(library, symbol, None) for library in _libraries() for symbol in symbols)
+    function = next((found for found in every if found is not None), None)
     if function is not None:
         function.argtypes, function.restype = _FUNCTIONS[name]
     return function
@@ -86,7 +108,7 @@ def exports(name: str) -> bool:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call a function of ggml. Raises SpecdecError if this build does not export it."""
+    """Call a function. Raises SpecdecError if this build does not export it."""
     if (function := _found(name)) is None:
         raise SpecdecError(
             f"this build of llama.cpp doesn't export {name}",
@@ -100,3 +122,20 @@ def cpu_function(name: str, result: Any, *arguments: Any) -> Any:
     registered = call("ggml_backend_dev_backend_reg", call("ggml_backend_dev_by_type", _CPU))
     address = call("ggml_backend_reg_get_proc_address", registered, name.encode())
     return ctypes.CFUNCTYPE(result, *arguments)(address) if address else None
+
+
+def missing_for_heads() -> list[str]:
+    """What this build of llama.cpp lacks for drafting from hidden rows; empty if nothing."""
+    structs = lib.llama_context_params, lib.llama_model_params
+    fields = {field[0] for struct in structs for field in struct._fields_}
+    lacking = [name for name in FOR_HEADS if not exports(name)]
+    return lacking + [name for name in ("ctx_type", "ctx_other", "load_mtp") if name not in fields]
+
+
+def require_heads() -> None:
+    """Raise SpecdecError if this build of llama.cpp gives no hidden rows."""
+    if lacking := missing_for_heads():
+        raise SpecdecError(
+            f"this build of llama.cpp gives no hidden rows: it lacks {', '.join(lacking)}",
+            "Install the version of llama-cpp-python that specdec requires, or use another drafter.",
+        )
