@@ -1,4 +1,4 @@
-/* Forced into the C++ build of llama.cpp if the compiler miscompiles Intel's AMX (see building.py).
+/* Forced into every C++ build of llama.cpp for x86-64, because GCC may miscompile Intel's AMX (see building.py).
 
    Old releases of GCC, in which it isn't a builtin, declare that _tile_loadconfig reads 8 bytes. It reads 64, so the
    stores of the other 56 are dropped at -O3, and the processor faults at the first pass over several tokens. */

@@ -12,12 +12,10 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,38 +29,6 @@ _NVCC = "/usr/local/cuda/bin/nvcc"
 ATTEMPTS = ("as fast as it can be", "without repacked weights and AMX", "for any processor of this kind")
 _INSTRUCTION_SETS = ("SSE42", "AVX", "AVX2", "AVX_VNNI", "BMI2", "FMA", "F16C", "AVX512", "LLAMAFILE")
 
-_PATTERN = """
-#include <immintrin.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <unistd.h>
-
-struct tile_config { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
-
-extern "C" __attribute__((noinline)) void configure() {
-    static thread_local bool done = false;
-    if (done) return;
-    alignas(64) tile_config config = {};
-    config.palette = 1;
-    for (int i = 0; i < 8; ++i) { config.rows[i] = 8 + i; config.row_bytes[i] = 32 + i; }
-    _tile_loadconfig(&config);
-    done = true;
-}
-
-extern "C" __attribute__((noreturn, used)) void report(const uint8_t * bytes) {
-    for (int i = 0; i < 64; ++i) printf("%d ", bytes[i]);
-    fflush(stdout);
-    _exit(0);
-}
-
-int main() { configure(); return 1; }
-"""
-"""What ggml does before its first AMX pass. `report` replaces the instruction, so no AMX is needed."""
-_EXPECTED = [1, *[0] * 15, *(byte for i in range(8) for byte in (32 + i, 0)), *[0] * 16, *range(8, 16), *[0] * 8]
-_INSTRUCTION = re.compile(r"^\s*ldtilecfg\s+(.*)$", re.MULTILINE)
-# Move the stack pointer below the bytes first: they may lie in the red zone.
-_CALL = r"\tleaq \1, %rdi\n\tsubq $4096, %rsp\n\tandq $-64, %rsp\n\tcall report"
-
 
 def compiler() -> str:
     """The C++ compiler that CMake will use; empty if there is none."""
@@ -72,28 +38,6 @@ def compiler() -> str:
 def nvcc() -> str:
     """CUDA's compiler; empty if there is none. NVIDIA's packages don't put it on the path."""
     return shutil.which(os.environ.get("CUDACXX") or "nvcc") or shutil.which(_NVCC) or ""
-
-
-def drops_tile_config(cxx: str, *flags: str) -> bool:
-    """Whether this compiler drops the contents of AMX's tile configuration, at the build's optimisation level.
-
-    It compiles ggml's own pattern to assembly, where a call that prints the bytes to be read replaces the instruction,
-    so this works on any x86-64 processor. False if it can't be found out.
-    """
-    if platform.machine().lower() not in ("x86_64", "amd64") or os.name != "posix":
-        return False
-    with tempfile.TemporaryDirectory(prefix="specdec-") as name:
-        folder = Path(name)
-        source, code, program = folder / "pattern.cpp", folder / "pattern.s", folder / "pattern"
-        source.write_text(_PATTERN)
-        options = ["-O3", "-DNDEBUG", "-mamx-tile", "-mamx-int8", *flags]
-        if output(cxx, *options, "-S", str(source), "-o", str(code)) is None or not code.exists():
-            return False  # the compiler doesn't support AMX
-        text = code.read_text()
-        code.write_text(_INSTRUCTION.sub(_CALL, text))
-        if output(cxx, str(code), "-o", str(program)) is None or not program.exists():
-            return False
-        return list(map(int, (output(str(program)) or "").split())) != _EXPECTED
 
 
 def output(*command: str) -> str | None:
@@ -114,14 +58,14 @@ def accelerator() -> str:
 
 def flags(accel: str, attempt: int = 0) -> list[str]:
     """The arguments for CMake; the user's own CMAKE_ARGS come last and win. attempt: which of `ATTEMPTS`."""
-    chosen, cxx_flags, cxx = [*_FLAGS, ACCELERATORS[accel]], [], compiler()
+    chosen, cxx_flags = [*_FLAGS, ACCELERATORS[accel]], shlex.split(os.environ.get("CXXFLAGS", ""))
     if accel == "cuda" and nvcc():
         chosen += [f"-D{name}={nvcc()}" for name in ("CMAKE_CUDA_COMPILER", "CUDAToolkit_NVCC_EXECUTABLE")]
-    if drops_tile_config(cxx):
+    if os.name == "posix" and platform.machine().lower() in ("x86_64", "amd64"):
         cxx_flags += ["-include", str(_HEADER)]
     if attempt:
         chosen.append("-DGGML_CPU_REPACK=OFF")
-        if output(cxx, "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull) is not None:
+        if output(compiler(), "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull) is not None:
             cxx_flags += ["-mno-amx-tile", "-mno-amx-int8"]
     if attempt > 1:
         chosen += ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=OFF" for name in _INSTRUCTION_SETS)]

@@ -1,7 +1,8 @@
-"""Flags for a build of llama.cpp: what a compiler gets wrong is found in its machine code, on any x86-64 processor."""
+"""Flags for a build of llama.cpp, and the header that repairs what a compiler gets wrong."""
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -11,50 +12,86 @@ import pytest
 
 from specdec_cli.llama import building
 
+PATTERN = """
+#include <immintrin.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct tile_config { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
+
+extern "C" __attribute__((noinline)) void configure() {
+    static thread_local bool done = false;
+    if (done) return;
+    alignas(64) tile_config config = {};
+    config.palette = 1;
+    for (int i = 0; i < 8; ++i) { config.rows[i] = 8 + i; config.row_bytes[i] = 32 + i; }
+    _tile_loadconfig(&config);
+    done = true;
+}
+
+extern "C" __attribute__((noreturn, used)) void report(const uint8_t * bytes) {
+    for (int i = 0; i < 64; ++i) printf("%d ", bytes[i]);
+    fflush(stdout);
+    _exit(0);
+}
+
+int main() { configure(); return 1; }
+"""
+"""What ggml does before its first AMX pass. `report` replaces the instruction, so no AMX is needed."""
+EXPECTED = [1, *[0] * 15, *(byte for i in range(8) for byte in (32 + i, 0)), *[0] * 16, *range(8, 16), *[0] * 8]
+INSTRUCTION = re.compile(r"^\s*ldtilecfg\s+(.*)$", re.MULTILINE)
+# Move the stack pointer below the bytes first: they may lie in the red zone.
+CALL = r"\tleaq \1, %rdi\n\tsubq $4096, %rsp\n\tandq $-64, %rsp\n\tcall report"
+
 HEADER = ["-include", str(Path(building.__file__).with_name("amx_tile_config.h"))]
 x86 = pytest.mark.skipif(
     platform.machine() != "x86_64" or not building.compiler(), reason="AMX is Intel's, and needs a compiler"
 )
 
 
-def faulty(*flags):
-    return building.drops_tile_config(building.compiler(), *flags)
+def faulty(tmp_path, *flags):
+    """Whether the compiler drops the contents of AMX's tile configuration, at the build's optimisation level.
+
+    It compiles ggml's own pattern to assembly, where a call that prints the bytes to be read replaces the instruction,
+    so this works on any x86-64 processor.
+    """
+    source, code, program = tmp_path / "pattern.cpp", tmp_path / "pattern.s", tmp_path / "pattern"
+    source.write_text(PATTERN)
+    cxx, options = building.compiler(), ["-O3", "-DNDEBUG", "-mamx-tile", "-mamx-int8", *flags]
+    subprocess.run([cxx, *options, "-S", source, "-o", code], check=True)
+    code.write_text(INSTRUCTION.sub(CALL, code.read_text()))
+    subprocess.run([cxx, code, "-o", program], check=True)
+    said = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return list(map(int, said.split())) != EXPECTED
 
 
 @x86
-def test_with_the_header_the_tile_configuration_arrives():
+def test_with_the_header_the_tile_configuration_arrives(tmp_path):
     """Whatever the compiler is; with the flags of the build."""
-    assert not faulty(*HEADER) and not faulty("-march=native", *HEADER)
+    assert not faulty(tmp_path, *HEADER) and not faulty(tmp_path, "-march=native", *HEADER)
 
 
 @x86
-def test_a_compiler_that_drops_it_is_found_out(tmp_path):
+def test_without_it_a_faulty_compiler_drops_it(tmp_path):
     """A header that says again what the faulty ones say: that 8 bytes are read."""
     header = tmp_path / "faulty.h"
     header.write_text(
         "#include <immintrin.h>\n#undef _tile_loadconfig\n"
         '#define _tile_loadconfig(p) __asm__ volatile("ldtilecfg\\t%X0" :: "m"(*((const void **)(p))))\n'
     )
-    assert faulty("-include", str(header))
+    assert faulty(tmp_path, "-include", str(header))
 
 
-@x86
-def test_the_flags_have_the_header_where_the_compiler_needs_it(monkeypatch):
-    for drops in (False, True):
-        monkeypatch.setattr(building, "drops_tile_config", lambda *_, drops=drops: drops)
-        said = " ".join(building.flags("cpu"))
-        assert ("amx_tile_config.h" in said) == drops and "-DGGML_OPENMP=OFF" in said
-
-
-def test_a_compiler_that_is_no_compiler_or_knows_no_amx_needs_nothing(tmp_path):
-    script = tmp_path / "c++"
-    script.write_text("#!/bin/sh\nexit 1\n")
-    script.chmod(0o755)
-    assert not building.drops_tile_config(str(script)) and not building.drops_tile_config(str(tmp_path / "none"))
+@pytest.mark.parametrize(("machine", "has_it"), [("x86_64", True), ("arm64", False)])
+def test_the_flags_have_the_header_where_there_may_be_amx(monkeypatch, machine, has_it):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setenv("CXXFLAGS", "-pipe")
+    said = " ".join(building.flags("cpu"))
+    assert ("CXX_FLAGS=-pipe -include" in said and "amx_tile_config.h" in said) == has_it and "-pipe" in said
 
 
 def test_each_attempt_asks_less_of_the_processor(monkeypatch):
-    monkeypatch.setattr(building, "drops_tile_config", lambda *_: False)
     monkeypatch.setenv("CMAKE_ARGS", '-DGGML_BLAS=ON "-DX=a b"')
     first, second, third = (building.flags("cuda", attempt) for attempt in range(3))
     assert "-DGGML_CUDA=on" in first and first[-2:] == second[-2:] == third[-2:] == ["-DGGML_BLAS=ON", "-DX=a b"]
@@ -68,7 +105,6 @@ def test_cudas_compiler_is_found_by_its_variable_and_off_the_path(tmp_path, monk
     nvcc.touch(0o755)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(building, "output", lambda *_: "GPU 0: H100")
-    monkeypatch.setattr(building, "drops_tile_config", lambda *_: False)
     monkeypatch.setattr(building, "_NVCC", str(nvcc if off_the_path else tmp_path / "none"))
     monkeypatch.setenv("CUDACXX", "" if off_the_path else str(nvcc))
     monkeypatch.setenv("PATH", "")
@@ -104,7 +140,6 @@ def test_what_fails_is_built_again_with_less(tmp_path, monkeypatch, capfd):
         return subprocess.CompletedProcess(command, 7 if "refused" in command else 0, str(tmp_path))
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(building, "drops_tile_config", lambda *_: False)
     monkeypatch.setenv("CMAKE_ARGS", "")
     for fails, code, installs in ((0, 0, 1), (1, 0, 2), (3, 1, 3)):
         calls.clear()
