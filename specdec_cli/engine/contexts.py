@@ -190,13 +190,13 @@ class Contexts:
         """Open the context of heads, which draft from the target's hidden rows."""
         loaded, target = own.loaded, self.target.opened
         if loaded.head == "medusa":  # uses the target's model and device
-            file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
+            heads, words = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
             device = placing.device_of(loaded.placement)
-            medusa = MedusaContext(file.heads, file.words, device, target, own.threads, branches)
+            medusa = MedusaContext(heads, words, device, target, own.threads, branches)
             own.use(medusa, None, self._costs(own, medusa))
         else:
-            heads = HeadContext(loaded.model, target, rows, own.threads, self._interrupt, branches)
-            own.use(heads, heads.text, self._costs(own, heads))
+            head = HeadContext(loaded.model, target, rows, own.threads, self._interrupt, branches)
+            own.use(head, head.text, self._costs(own, head))
 
     def _costs(self, own: ModelContext, context: Context) -> PassCosts:
         loaded = own.loaded

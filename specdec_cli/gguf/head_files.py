@@ -6,7 +6,6 @@ the logits of the token k places after the next one. The shapes are validated, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,21 +37,12 @@ def is_head_alone(header: Header) -> bool:
     return header.architecture in ("eagle3", "medusa") or not any(name.startswith("blk.0.") for name in header.by_name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MedusaFile:
-    """heads: for each, the block's matrix and bias, and the output matrix. width: of a hidden row. words: the token ids
-    of the logits, (n_words,); None for the whole vocabulary.
+def read_medusa(header: Header, path: Path, n_vocab: int) -> tuple[list[list[Weight]], NDArray[np.int64] | None]:
+    """Read the heads of a file: for each, the block's matrix and bias, and the output matrix; then the token ids of the
+    logits, (n_words,), None for the whole vocabulary. n_vocab: the target's vocabulary size. Raises SpecdecError if it
+    is damaged.
     """
-
-    heads: tuple[tuple[Weight, ...], ...]
-    width: int
-    n_words: int
-    words: NDArray[np.int64] | None
-
-
-def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
-    """Read the heads of a file. n_vocab: the target's vocabulary size. Raises SpecdecError if it is damaged."""
-    n_heads, width, n_words = shape_of(header, n_vocab)
+    n_heads = _checked_heads(header, n_vocab)
     tensors = header.by_name
     data = np.memmap(path, np.uint8, "r")
 
@@ -67,12 +57,11 @@ def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
     words = bytes_of(tensors["d2t"]).copy().view(np.int64) if "d2t" in tensors else None
     if words is not None and (words.min() < 0 or words.max() >= n_vocab or len(np.unique(words)) < len(words)):
         raise damaged(header.name, f"d2t, its table of token ids, has duplicates, or ids outside 0 to {n_vocab - 1:,}")
-    heads = tuple(tuple(weight(f"head.{k}.{part}") for part in PARTS) for k in range(n_heads))
-    return MedusaFile(heads, width, n_words, words)
+    return [[weight(f"head.{k}.{part}") for part in PARTS] for k in range(n_heads)], words
 
 
-def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
-    """Number of heads, width of a hidden row, number of tokens. Raises SpecdecError if a tensor doesn't fit."""
+def _checked_heads(header: Header, n_vocab: int) -> int:
+    """The number of heads. Raises SpecdecError if a tensor doesn't fit."""
     heads, width = header.setting("heads"), header.setting("embedding_length")
     for what, value, most in (("heads", heads, _MAX_HEADS), ("numbers in a hidden row", width, _MAX_WIDTH)):
         if type(value) is not int or not 1 <= value <= most:
@@ -88,7 +77,7 @@ def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
     for k in range(heads):
         for part, shape in wanted.items():
             _require(header, tensors.get(f"head.{k}.{part}"), f"head.{k}.{part}", shape)
-    return heads, width, n_words
+    return int(heads)
 
 
 def _require(header: Header, tensor: Tensor | None, name: str, shape: tuple[int, ...]) -> None:

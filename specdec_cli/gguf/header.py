@@ -107,7 +107,6 @@ class Header:
 
     @cached_property
     def by_name(self) -> dict[str, Tensor]:
-        """The tensors by name."""
         return {tensor.name: tensor for tensor in self.tensors}
 
     @property

@@ -70,10 +70,10 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
     In dense models the widest part is the feed-forward network: for each token, three vectors of its width and four of
     the model's. For Llama and Qwen2, this is exactly what llama.cpp reports.
     """
-    width = _number(_any(header, "embedding_length"))
-    experts = _number(_any(header, "expert_used_count"))
-    inner = _number(_any(header, "feed_forward_length"))
-    of_experts = experts * _number(_any(header, "expert_feed_forward_length"))
+    width = _number(header, "embedding_length")
+    experts = _number(header, "expert_used_count")
+    inner = _number(header, "feed_forward_length")
+    of_experts = experts * _number(header, "expert_feed_forward_length")
     graph = max(3 * inner + 4 * width, 3 * of_experts + (4 + experts) * width if of_experts else 0)
     logits = rows * vocabulary * _F32_BYTES
     quantised = max(inner, of_experts) * 9 // 8  # the input of the widest multiplication, in 8 bits with scales
@@ -82,18 +82,18 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
 
 def cache_bytes(header: Header, n_ctx: int) -> int:
     """Estimated bytes of an f16 KV cache. Sliding windows and compressed caches take less."""
-    layers = _number(_any(header, "block_count"))
-    heads = _number(_any(header, "attention.head_count"))
-    width = _number(_any(header, "embedding_length"))
-    interval = _number(_any(header, "full_attention_interval"), 1)
-    kv_heads = _any(header, "attention.head_count_kv")
+    layers = _number(header, "block_count")
+    heads = _number(header, "attention.head_count")
+    width = _number(header, "embedding_length")
+    interval = _number(header, "full_attention_interval", 1)
+    kv_heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
     if isinstance(kv_heads, np.ndarray):  # one for each layer
         total_kv_heads = sum(_counts(kv_heads))
     else:
-        total_kv_heads = _number(kv_heads, heads) * (layers // max(1, interval))
+        total_kv_heads = _number(header, "attention.head_count_kv", heads) * (layers // max(1, interval))
     head = width // heads if heads else 0
-    key = _number(_any(header, "attention.key_length"), head)
-    value = _number(_any(header, "attention.value_length"), head)
+    key = _number(header, "attention.key_length", head)
+    value = _number(header, "attention.value_length", head)
     return n_ctx * total_kv_heads * (key + value) * _F16_BYTES
 
 
@@ -104,7 +104,7 @@ def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 
     available: bytes free; None if unknown. offloaded: layers on a GPU, where llama.cpp reports failed allocations; the
     first is the output layer, which has no cache; -1: all.
     """
-    layers = _number(_any(header, "block_count"), 1) or 1
+    layers = _number(header, "block_count", 1) or 1
     here = layers - min(max(offloaded - 1, 0), layers) if offloaded >= 0 else 0
     needed = cache_bytes(header, n_ctx) * here // layers
     if available is not None and needed > available:
@@ -113,12 +113,9 @@ def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 
     return needed
 
 
-def _any(header: Header, key: str) -> Any:
-    """A value of the architecture; an array if it differs between layers."""
-    return header.metadata.get(f"{header.architecture}.{key}")
-
-
-def _number(value: Any, default: int = 0) -> int:
+def _number(header: Header, key: str, default: int = 0) -> int:
+    """A count of the architecture; the largest, if it differs between layers."""
+    value = header.metadata.get(f"{header.architecture}.{key}")
     if isinstance(value, np.ndarray):
         return max(_counts(value), default=0)
     return value if type(value) is int and value >= 0 else default

@@ -234,11 +234,11 @@ class _Reader:
         self.bound(size, _MAX_STRING, "bytes in one string")
         return self.take(size).decode("utf-8", "replace")
 
-    def value(self, kind: int, nesting: int = 0) -> Any:
+    def value(self, kind: int) -> Any:
         if kind == _STRING:
             return self.string()
         if kind == _ARRAY:
-            return self._array(nesting + 1)
+            return self._array(1)
         if kind not in _SCALARS:
             raise damaged(self.name, f"a metadata value has the unknown type {kind}")
         return self.scalar(_SCALARS[kind])

@@ -16,14 +16,7 @@ import numpy as np
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
 from specdec_cli.gguf.header import Header, StringArray, shown
-from specdec_cli.gguf.vocabulary import (
-    TokenOverlap,
-    Vocabulary,
-    is_reduced,
-    quoted,
-    read_reduced,
-    token_overlap,
-)
+from specdec_cli.gguf.vocabulary import TokenOverlap, Vocabulary, is_reduced, quoted, read_reduced, token_overlap
 
 MAX_PADDING = 128
 """How much the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""

@@ -127,8 +127,8 @@ class Opened:
         self.model = self.heads = Model(target, Placement(0), interrupt, heads=draft is None)
         self.target = LlamaContext.open(self.model, 256, 9, 1, interrupt)
         if kind.startswith("medusa"):
-            file = read_medusa(read_header(draft), draft, self.model.n_vocab)
-            self.drafts = MedusaContext(file.heads, file.words, "", self.target, 1, branches)
+            heads, words = read_medusa(read_header(draft), draft, self.model.n_vocab)
+            self.drafts = MedusaContext(heads, words, "", self.target, 1, branches)
             return
         self.heads = Model(draft, Placement(0), interrupt, heads=True) if draft else self.model
         self.drafts = HeadContext(self.heads, self.target, 9, 1, interrupt, branches)
