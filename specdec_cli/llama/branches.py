@@ -32,7 +32,6 @@ class Branches:
         return len(self._parents) - 1
 
     def clear(self) -> None:
-        """Drop the tree."""
         self.used = 1
         """Sequences in use."""
         # For the text's end, then each node: its parent, sequence, depth, and whether a child continues the sequence.

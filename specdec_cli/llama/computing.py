@@ -54,7 +54,6 @@ class Worker:
         Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, call: PendingCall) -> None:
-        """Queue a call."""
         self._calls.put(call)
 
     def _work(self) -> None:

@@ -17,7 +17,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.kv_cache import KVCache
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import Passes, Piece
-from specdec_cli.user_files import cannot_write, checksum, replacement, require_file, try_out
+from specdec_cli.user_files import cannot_write, checksum, replacement, try_out
 
 _FIRST_PIECE = 32
 """Tokens of a long text that are read first, to estimate how long the rest will take."""
@@ -83,7 +83,6 @@ class LlamaContext:
 
     @property
     def threads(self) -> int:
-        """CPU threads of a pass."""
         return self.passes.threads
 
     def begin(self, text: Sequence[int]) -> int:
@@ -261,7 +260,6 @@ class LlamaContext:
         self.settle()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            require_file(path)
             try_out(path)
             with replacement(path) as new:
                 size = self.cache.save(new, self.tokens)

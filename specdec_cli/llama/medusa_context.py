@@ -213,7 +213,6 @@ class _Graph:
         return self._rows
 
     def close(self) -> None:
-        """Free the tensors and the device's state."""
         for free, what in (("buffer_free", self._buffer), ("free", self._backend)):
             if what:
                 call(f"ggml_backend_{free}", what)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -212,7 +211,6 @@ class Passes:
         return handle
 
     def set_threads(self, threads: int) -> None:
-        """Set the number of CPU threads for later passes."""
         self.threads = threads
         computing.use_threads(self.handle, threads, self._offloaded)
 
@@ -256,14 +254,22 @@ class Passes:
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Run an encoder over rows, (n, any). Returns the encoded rows, (n, width of the head's own rows)."""
+        count, width = rows.shape
         # An encoder ignores positions, but llama.cpp requires the next ones.
         first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
-        with _rows_alone(rows, first) as struct:
+        struct = lib.llama_batch_init(count, width, 1)
+        try:
+            np.ctypeslib.as_array(struct.embd, (count, width))[:] = rows
+            for i in range(count):
+                struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = first + i, 1, 0, 1
+            struct.n_tokens = count
             self._timed(lib.llama_encode, struct)
-            return last_rows(self.handle, len(rows), self.batch.rows.shape[1]).copy()
+            encoded: NDArray[np.float32] = last_rows(self.handle, count, self.batch.rows.shape[1]).copy()
+            return encoded
+        finally:
+            lib.llama_batch_free(struct)
 
     def close(self) -> None:
-        """Free the cache and the batch."""
         if self.handle:
             self._address, self._rows = 0, self._rows[:0].copy()
             self._free(lib.llama_free, self.handle)
@@ -275,18 +281,3 @@ def _computed(compute: Callable[[Any, Any], int], handle: Any, batch: Any) -> tu
     """Compute a batch; returns llama.cpp's code and the logits' address."""
     code = compute(handle, batch)
     return code, _get_logits(handle)  # on a GPU, this call waits for the result
-
-
-@contextmanager
-def _rows_alone(rows: NDArray[np.float32], first: int) -> Iterator[Any]:
-    """A batch of rows without tokens, at positions from `first` on."""
-    count, width = rows.shape
-    struct = lib.llama_batch_init(count, width, 1)
-    try:
-        np.ctypeslib.as_array(struct.embd, (count, width))[:] = rows
-        for i in range(count):
-            struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = first + i, 1, 0, 1
-        struct.n_tokens = count
-        yield struct
-    finally:
-        lib.llama_batch_free(struct)

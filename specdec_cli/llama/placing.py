@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +26,7 @@ def require_possible(placement: Placement) -> None:
             listed = f"Devices here: {', '.join([*known, 'none (the CPU)'])}; see specdec doctor."
             raise UsageError(f"there is no device {name!r}", listed)
     if placement.split:
-        names = [device.name for device in default_devices()] if placement.devices is None else placement.devices
-        _require_split(len(placement.split), [*(f"RPC{i}" for i in range(len(remote))), *names])
+        _require_split(len(placement.split), [*(f"RPC{i}" for i in range(len(remote))), *_local_devices(placement)])
 
 
 def _require_split(parts: int, names: list[str]) -> None:
@@ -54,7 +54,7 @@ def device_of(placement: Placement) -> str:
     """The device that holds a model, or the first of several; empty for the CPU."""
     if not placement.on_devices or not library.supports_gpu():
         return ""
-    return (whole(placement).devices or [device.name for device in default_devices()])[0]
+    return _local_devices(whole(placement))[0]
 
 
 def default_devices() -> list[Device]:
@@ -63,14 +63,18 @@ def default_devices() -> list[Device]:
     return [device for device in gpus if device.kind == "GPU"] or gpus
 
 
+def _local_devices(placement: Placement) -> Sequence[str]:
+    """The names of this machine's devices in a placement."""
+    return [device.name for device in default_devices()] if placement.devices is None else placement.devices
+
+
 def fill(params: Any, placement: Placement) -> list[object]:
     """Write a placement into llama_model_params. Returns the arrays, which must live as long as the model."""
     params.n_gpu_layers = placement.layers
     arrays: list[object] = []
     if placement.is_remote or placement.devices is not None:
-        names = [device.name for device in default_devices()] if placement.devices is None else placement.devices
         remote = rpc.connect(placement.servers) if placement.is_remote else []
-        handles = [*remote, *map(library.device_handle, names)]
+        handles = [*remote, *map(library.device_handle, _local_devices(placement))]
         devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)
         arrays.append(devices)

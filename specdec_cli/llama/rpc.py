@@ -36,15 +36,6 @@ def require_build() -> None:
         raise SpecdecError(what, fix)
 
 
-def require_private(address: str, insecure: bool) -> None:
-    """Raise UsageError for an address on the public internet. insecure: the user allows it."""
-    if IPv4Address(address).is_global and not insecure:
-        raise UsageError(
-            f"{address} is outside private networks, and this protocol has no password and no encryption",
-            "Use a VPN or an SSH tunnel, or --rpc-insecure to connect anyway.",
-        )
-
-
 @functools.cache
 def calls() -> RemoteCalls:
     """The process's thread for calls that involve servers."""
@@ -88,13 +79,15 @@ def _reach(server: str, insecure: bool) -> str:
     fix = "Start specdec rpc-server or llama.cpp's rpc-server there, and check the port and the firewall."
     try:
         address = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-        require_private(address, insecure)
+        if IPv4Address(address).is_global and not insecure:
+            raise UsageError(
+                f"{address} is outside private networks, and this protocol has no password and no encryption",
+                "Use a VPN or an SSH tunnel, or --rpc-insecure to connect anyway.",
+            )
         with socket.create_connection((address, int(port)), _CONNECT_S) as connection:
             count = _claimed_devices(connection)
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
-        reason = (
-            "no answer" if isinstance(error, TimeoutError) else (getattr(error, "strerror", None) or str(error)).lower()
-        )
+        reason = "no answer" if isinstance(error, TimeoutError) else _reason(error)
         raise SpecdecError(f"there is no server at {server}: {reason}", fix) from None
     if count > _MOST_DEVICES:
         raise SpecdecError(f"the server {server} claims {count:,} devices", "Check its output, and restart it.")
@@ -146,8 +139,11 @@ def free_address(host: str, port: int) -> str:
         with socket.create_server((address, port)):
             return address
     except (OSError, UnicodeError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SpecdecError(f"cannot listen on {host}:{port}: {reason}", _FIX) from None
+        raise SpecdecError(f"cannot listen on {host}:{port}: {_reason(error)}", _FIX) from None
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt: Interrupt) -> None:

@@ -74,5 +74,4 @@ class SharedContext:
         return found
 
     def close(self) -> None:
-        """Free the cache."""
         self.passes.close()

@@ -116,16 +116,12 @@ class _PieceRows:
         self._rows: list[Logits] = []
 
     def __getitem__(self, number: int) -> Logits:
+        context = self._context
         while number + self._unread >= len(self._rows):
-            self.read()
+            size = self._sizes.pop(0)
+            tokens, padding = self._left[:size], self._agreement.padding(size)
+            rows = context.decode([*tokens, *tokens[-1:] * padding], all_rows=True)
+            self._rows += [row.copy() for row in rows[:size]]  # the next pass overwrites them
+            del self._left[:size]
+            context.rewind(context.length - padding)
         return self._rows[number + self._unread]
-
-    def read(self) -> None:
-        """Run one more pass. Its rows are copied, because the next pass overwrites them."""
-        size = self._sizes.pop(0)
-        context, tokens = self._context, self._left[:size]
-        padding = self._agreement.padding(size)
-        rows = context.decode([*tokens, *tokens[-1:] * padding], all_rows=True)
-        self._rows += [row.copy() for row in rows[:size]]
-        del self._left[:size]
-        context.rewind(context.length - padding)

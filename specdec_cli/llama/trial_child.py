@@ -183,9 +183,8 @@ def _weights(np: Any) -> dict[str, Any]:
 
 
 def _ggml(lib: Any) -> ctypes.CDLL:
-    folder = Path(lib._lib._name).parent
-    names = (folder / name for name in ("libggml-base.so", "libggml-base.dylib", "ggml-base.dll"))
-    base = ctypes.CDLL(str(next(path for path in names if path.exists())))
+    path = Path(lib._lib._name).with_name("ggml-base.dll")
+    base = ctypes.CDLL(str(path)) if path.exists() else lib._lib  # only Windows needs the name of the library
     pointer = ctypes.c_void_p
     base.ggml_quantize_chunk.argtypes = [ctypes.c_int, pointer, pointer, *[ctypes.c_int64] * 3, pointer]
     base.ggml_quantize_chunk.restype = base.ggml_row_size.restype = ctypes.c_size_t

@@ -209,7 +209,6 @@ class Weights:
                 self.load_s += perf_counter() - started
 
     def close(self) -> None:
-        """Free the weights."""
         for loaded in reversed(self.all):
             loaded.model.close()
 
