@@ -154,9 +154,7 @@ class GrammarState:
 
 
 def matcher_of(vocabulary: TokenVocabulary, grammar: Grammar) -> LLMatcher:
-    """The matcher at the start of an answer, to be copied. It may take as long as `grammar.compiled`, so the grammar
-    keeps it.
-    """
+    """An answer's first matcher, to be copied. The grammar keeps it: it may take as long as `grammar.compiled`."""
     if (found := grammar.matchers.get(vocabulary)) is None:
         found = LLMatcher(_tokens_of(vocabulary), grammar.compiled(), log_level=0)
         found.compute_bitmask()  # which takes long where much text is required

@@ -17,9 +17,7 @@ _OF_THIS = "Name an adapter that was made for this model."
 
 
 def read(path: Path, model: Header) -> Header:
-    """The header of an adapter that fits a model. Raises UsageError if the file is missing, SpecdecError if it is
-    damaged, isn't an adapter, or doesn't fit the model.
-    """
+    """The header of an adapter that fits a model. Raises UsageError if it is missing, SpecdecError if it's unusable."""
     name, _, tail = str(path).rpartition(":")
     if name.endswith(".gguf") and not os.path.exists(path):  # noqa: PTH110  # Path.exists raises on names that are too long
         raise UsageError(f"the scale of {name} is not a number: {tail!r}", _WRITE)

@@ -153,7 +153,7 @@ def _meanings(vocabulary: Vocabulary) -> list[bytes] | None:
     model = vocabulary.field("model")
     if not (len(vocabulary) and isinstance(model, str) and model in (*_BYTE_LEVEL, *_PIECES)):
         return None
-    read = _from_byte_level if model in _BYTE_LEVEL else _from_pieces
+    read = _from_byte_level if model in _BYTE_LEVEL else lambda text: text.replace("\u2581".encode(), b" ")
     meanings: list[bytes] = []
     for kind, text in zip(vocabulary.types.tolist(), vocabulary.tokens.values, strict=True):
         byte = _BYTE_NAME.fullmatch(text) if kind == _BYTE else None
@@ -162,10 +162,6 @@ def _meanings(vocabulary: Vocabulary) -> list[bytes] | None:
         else:
             meanings.append(bytes([int(byte[1], 16)]) if byte else read(text) if kind == _NORMAL else text)
     return meanings
-
-
-def _from_pieces(text: bytes) -> bytes:
-    return text.replace("\u2581".encode(), b" ")
 
 
 def _from_byte_level(text: bytes) -> bytes:

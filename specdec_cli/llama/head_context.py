@@ -176,9 +176,7 @@ class HeadContext:
 
 
 def _encoded_rows(target: Model, head: Model) -> tuple[int, list[int]]:
-    """The width of a row, and the layers of the target whose rows an encoder reads. Raises SpecdecError if the target
-    doesn't have these layers.
-    """
+    """The width of a row, and the target's layers whose rows an encoder reads. Raises SpecdecError if it lacks one."""
     count = undeclared.call("llama_model_target_layer_ids_n", head.handle)
     layers = undeclared.call("llama_model_target_layer_ids", head.handle)[:count]
     last = int(lib.llama_model_n_layer(target.handle))

@@ -84,9 +84,7 @@ class HiddenRows:
         self._count = min(self._count, max(length - self.first, 0))
 
     def before(self, first: int, count: int) -> FloatRows:
-        """(count, width): for each of `count` tokens from position `first` on, the row of the token before it; zeros if
-        it isn't known.
-        """
+        """(count, width): for each token from position `first` on, the row of the token before; zeros if unknown."""
         rows = np.zeros((count, self.width), np.float32)
         start, end = max(first - 1, self.first), min(first - 1 + count, self.first + self._count)
         if start < end:

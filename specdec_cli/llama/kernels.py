@@ -82,27 +82,23 @@ def try_again() -> TriedKernels:
 
 
 def _of(types: frozenset[int], again: bool = False) -> TriedKernels:
-    if types not in _known:
-        store, name = JsonStore(_folder, TriedKernels, "It will be tried again."), _name(types)
-        kept: TriedKernels | None = None
-        with suppress(SpecdecError):
-            kept = None if again else store.load(name)
-        if kept is None:
-            found = _tried(types)
-            kept = found or TriedKernels(True)
-            if found and _HANG not in found.fault + found.death:  # on a busy machine, a working build may time out
+    if types in _known:
+        return _known[types]
+    store, name = JsonStore(_folder, TriedKernels, "It will be tried again."), _name(types)
+    found: TriedKernels | None = None
+    with suppress(SpecdecError):
+        found = None if again else store.load(name)
+    if found is None:
+        found = TriedKernels(True)  # a build that can't be tried is assumed to work
+        fault = _fault(types, extra_buffers=True)
+        death = _fault(types, extra_buffers=False) if fault else ""
+        if fault is not None and death is not None:
+            found = TriedKernels(not fault, fault, death)
+            if _HANG not in fault + death:  # on a busy machine, a working build may time out
                 with suppress(SpecdecError):  # it is tried again next time
                     store.save(name, found)
-        _known[types] = kept
-    return _known[types]
-
-
-def _tried(types: frozenset[int]) -> TriedKernels | None:
-    """Try these types. None if that isn't possible: then the build is assumed to work."""
-    if (fault := _fault(types, extra_buffers=True)) is None:
-        return None
-    death = _fault(types, extra_buffers=False) if fault else ""
-    return None if death is None else TriedKernels(not fault, fault, death)
+    _known[types] = found
+    return found
 
 
 def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:

@@ -14,9 +14,7 @@ from specdec_cli.llama.placement import Device, Placement
 
 
 def require_possible(placement: Placement) -> None:
-    """Raise UsageError for devices that don't exist, or a split that doesn't fit the devices; SpecdecError if a server
-    doesn't answer.
-    """
+    """Raise UsageError for unknown devices or a split that doesn't fit, SpecdecError if a server doesn't answer."""
     remote = rpc.connect(placement.servers, placement.insecure) if placement.is_remote else []
     if placement.devices is None and not placement.split:
         return

@@ -107,9 +107,7 @@ class RemoteCalls:
                 self.call(function, handle)
 
     def _park(self, text: bytes) -> None:
-        """ggml calls this before it ends the process. If a server is the cause, it never returns, so the process
-        lives.
-        """
+        """ggml calls this before it ends the process. If a server is the cause, it never returns."""
         current = self._current
         # A false reply can make other parts of ggml abort, too.
         of_server = _OF_RPC in text or current_thread().name == _NAME

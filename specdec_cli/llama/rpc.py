@@ -130,9 +130,7 @@ def chosen_devices(names: Sequence[str]) -> list[str]:
 
 
 def free_address(host: str, port: int) -> str:
-    """The numeric address of a host name of this machine, if the port is free there. Raises SpecdecError if it isn't,
-    or this build has no RPC.
-    """
+    """The numeric address of a host name, if the port is free there. Raises SpecdecError if not, or without RPC."""
     require_build()
     try:
         address = socket.gethostbyname(host)

@@ -51,9 +51,7 @@ class Learning:
         self._now: dict[str, tuple[Calibration, LossBudget]] = {}
 
     def begin(self, name: str, calibration: Calibration, budget: LossBudget) -> tuple[Calibration, LossBudget]:
-        """What a drafter starts with: what is known about it, or else these. Both follow what happens, and `keep`
-        saves them.
-        """
+        """What a drafter starts with: what is known, or else these. Both follow what happens, and `keep` saves them."""
         if self._known is None:
             self._known = self._load()
         known = self._known.get(name)

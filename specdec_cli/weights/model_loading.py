@@ -85,9 +85,7 @@ def _deadly(what: str, death: str) -> SpecdecError:
 
 
 def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
-    """Raise SpecdecError if this build of llama.cpp can't draft for a model with the heads in a file, which may be
-    `path` itself.
-    """
+    """Raise SpecdecError if llama.cpp can't draft for a model with the heads in a file, which may be `path` itself."""
     from specdec_cli.llama import undeclared
 
     undeclared.require_heads()
@@ -111,9 +109,7 @@ def load_tried(
 
 
 def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:
-    """How llama.cpp crashed in the trial of a model with these adapters; empty if it didn't. Raises SpecdecError if it
-    didn't finish within its limits, Interrupted on Ctrl-C.
-    """
+    """How llama.cpp crashed in a model's trial; empty if it didn't. Raises SpecdecError at a limit, or Interrupted."""
     begin_trial(path, adapters, heads)
     name = name_of(path, adapters, heads)
     if trial := _running.pop(name, None):

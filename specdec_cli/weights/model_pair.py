@@ -145,9 +145,7 @@ def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPa
 
 
 def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
-    """The adapters of a model, without those of scale 0, which change nothing. Starts the trial of new ones. Raises the
-    errors of `check_pair`.
-    """
+    """A model's adapters, except those of scale 0. Starts the trial of new ones. Raises the errors of `check_pair`."""
     acting = []
     for adapter in map(Adapter.parse, texts):
         place = expanded(str(adapter.path))

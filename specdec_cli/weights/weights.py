@@ -31,9 +31,7 @@ from specdec_cli.weights.tuning import Tuning
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """role: target, draft or small draft. threads: the CPU threads that a session starts with. head: the kind of heads,
-    if any.
-    """
+    """role: target, draft or small draft. threads: CPU threads to start with. head: the kind of heads, if any."""
 
     role: str
     path: Path
