@@ -1,4 +1,4 @@
-"""llama.cpp as a library: starts it once, keeps its log off the screen, and lists its devices and kernels."""
+"""llama.cpp as a library: starts it on import, keeps its log off the screen, and lists its devices and kernels."""
 
 from __future__ import annotations
 
@@ -39,11 +39,8 @@ def _on_log(level: int, text: bytes, _user: object) -> None:
         recent_errors.append(text.decode("utf-8", "replace").strip())
 
 
-@functools.cache
-def start() -> None:
-    """Initialise llama.cpp's backends, once per process."""
-    lib.llama_log_set(_on_log, ctypes.c_void_p(0))
-    lib.llama_backend_init()
+lib.llama_log_set(_on_log, ctypes.c_void_p(0))
+lib.llama_backend_init()
 
 
 def last_error() -> str:
@@ -55,14 +52,12 @@ def last_error() -> str:
 
 def device_handle(name: str) -> int | None:
     """llama.cpp's device of that name, in any case; None if there is none."""
-    start()
     handle: int | None = undeclared.call("ggml_backend_dev_by_name", name.encode())
     return handle
 
 
 def devices() -> list[Device]:
     """Every device that the build supports here, including the CPU."""
-    start()
     kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     result = []
@@ -90,7 +85,6 @@ def knows_rpc() -> bool:
 
 def build_flags() -> str:
     """llama.cpp's line about the instruction sets and backends that it was built with."""
-    start()
     return str(lib.llama_print_system_info().decode())
 
 

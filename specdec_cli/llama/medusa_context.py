@@ -153,7 +153,6 @@ class _Graph:
     """
 
     def __init__(self, heads: Sequence[Sequence[Weight]], device: str, threads: int) -> None:
-        library.start()
         cpu = call("ggml_backend_dev_by_type", 0)
         self._device = library.device_handle(device) if device else cpu
         self._on_cpu = self._device == cpu

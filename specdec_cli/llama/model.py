@@ -54,7 +54,6 @@ class Model:
         heads: bool = False,
         repacks: bool = True,
     ) -> None:
-        library.start()
         params = lib.llama_model_default_params()
         params.use_extra_bufts = repacks
         if heads:

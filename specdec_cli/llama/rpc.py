@@ -63,7 +63,6 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
 
 def _devices_at(address: str) -> list[int]:
     """llama.cpp's handles of a server's devices; none if it can't connect. Only for `RemoteCalls`."""
-    library.start()
     if not (server := undeclared.call("ggml_backend_rpc_add_server", address.encode())):
         return []
     count = undeclared.call("ggml_backend_reg_dev_count", server)

@@ -20,12 +20,11 @@ import jinja2, numpy, typer.testing
 from specdec_cli.engine import engine
 from specdec_cli.cli import app, run
 from specdec_cli.display import live, run_report as tables
-from specdec_cli.llama import library
+from specdec_cli.llama import library  # which starts llama.cpp
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
-library.start()
 before = peak()
 done = typer.testing.CliRunner().invoke(app.app, ["run", *sys.argv[1:]])
 print(done.stderr, file=sys.stderr)
