@@ -13,14 +13,17 @@ from specdec_cli.draft_length.calibration import RECENT, Calibration
 NOISE = 0.3
 """How far, in log seconds, one pass may be off before the rest is taken for the machine's noise: one of five seconds
 then raises the curve by no more than 12 %."""
+_SHARED = 0.1
+"""The part of what a pass is off that all sizes share: with 0.03, texts run at 0.95 of their speed if the machine was
+slow before, because sizes that do not occur stay as dear as they were then."""
 _FIRST_PROBE, _LAST_PROBE = 16, 128
 """Steps with drafts between two probes, doubling. The first is in answers of 50 tokens, so that reports can tell a
 speedup; at most 128 keeps probes under 3 % of the steps. With 8 at first, texts that are always right run at 0.99."""
 
 
 class LiveCurve(Curve):
-    """A measured curve that follows the passes: each moves its own point, much at first, and all others a little, for
-    what slows one pass slows all. What was measured counts as much as two passes. seen: passes by size.
+    """A measured curve that follows the passes: each moves all points, for what slows one pass slows all, and its own
+    point further, at first much. What was measured counts as much as two passes. seen: passes by size.
     """
 
     def __init__(self, curve: Curve) -> None:
@@ -31,15 +34,25 @@ class LiveCurve(Curve):
     def __call__(self, n: float) -> float:
         return self._scale * super().__call__(n)
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: int, seconds: float) -> float:
+        """A pass over so many tokens took so long. Returns by which factor all sizes cost more now."""
         surprise = min(max(math.log(seconds / self(tokens)), -NOISE), NOISE)
         at = bisect_left(self._tokens, tokens)
         if at == len(self._tokens) or self._tokens[at] != tokens:
             self._seconds.insert(at, super().__call__(tokens))
             self._tokens.insert(at, tokens)
         self.seen[tokens] += 1
-        self._seconds[at] *= math.exp(max(1 / (2 + self.seen[tokens]), RECENT) * surprise)
-        self._scale *= math.exp(RECENT * surprise)
+        self._seconds[at] *= math.exp(max(1 / (2 + self.seen[tokens]) - _SHARED, RECENT) * surprise)
+        factor = math.exp(_SHARED * surprise)
+        self.scale(factor)
+        return factor
+
+    def scale(self, factor: float) -> None:
+        self._scale *= factor
+
+    def now(self) -> dict[int, float]:
+        """Seconds of passes over n tokens, of the n that were measured, or seen often enough to outweigh that."""
+        return {n: self(n) for n in self._tokens if n in self.points or self.seen[n] > 2 * SETTLED}
 
 
 class BaselineProbe:
@@ -149,9 +162,9 @@ class CostModel:
             return expected
         return min(step.draft_s + step.verify_s + step.sample_s, math.exp(NOISE) * expected)
 
-    def learned(self) -> dict[int, float]:
-        """Seconds to verify n tokens, of the n that have been verified often enough to outweigh what was measured."""
-        return {n: self._verify(n) for n, times in self._verify.seen.items() if times > 2 * SETTLED}
+    def learned(self) -> dict[str, dict[int, float]]:
+        """Seconds of passes over n tokens, as far as known, by the role of their model."""
+        return {"target": self._verify.now(), "draft": self._draft.now()}
 
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
@@ -167,6 +180,8 @@ class CostModel:
         rows, seconds = len(step.drafted) + 1, step.verify_s + step.sample_s
         self._plain = 0 if rows > 1 else self._plain + 1
         if seconds > 0 and (rows > 1 or self._plain >= SETTLED):
-            self._verify.observe(rows, seconds)
+            factor = self._verify.observe(rows, seconds)
+            if not passes:  # what slows the target slows a draft model that doesn't show it now
+                self._draft.scale(factor)
         if passes and read < 3 and step.draft_s > 0:
             self._draft.observe(1, step.draft_s / passes)

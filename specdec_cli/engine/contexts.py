@@ -312,15 +312,16 @@ class PairCosts:
     def _opened(self) -> list[PassCosts]:
         return [loaded.costs for loaded in self._models.all if loaded.costs]
 
-    def keep(self, learned: Iterable[dict[int, float]]) -> None:
+    def keep(self, learned: Iterable[tuple[str, dict[int, float]]]) -> None:
         """Save the costs for the next start. If that fails, a note says so.
 
-        learned: seconds of the target's passes over n tokens, measured in answers.
+        learned: a model's role, and seconds of its passes over n tokens, as answers have shown them.
         """
-        if target := self._models.target.costs:
-            for seconds in learned:
-                target.learn(seconds)
-        for passes in self._opened:
+        timed = {own.role: own.costs for own in self._models.all if own.costs}
+        for role, seconds in learned:
+            if role in timed:
+                timed[role].learn(role, seconds)
+        for passes in timed.values():
             passes.keep()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Drafting:
         self._weights, self._models, self._costs = weights, models, costs
         self._prediction: tuple[str, Sequence[int]] = "", ()
         """The latest prediction, and its tokens."""
-        self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
+        self._policies: dict[tuple[Any, ...], tuple[LengthPolicy, CostModel | None]] = {}
         """By key, the latest used last. The costs are None if they hold only for this policy, as with trees."""
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
@@ -91,9 +92,12 @@ class Drafting:
         """Drop all policies: the costs of passes have changed."""
         self._policies.clear()
 
-    def learned_costs(self) -> list[dict[int, float]]:
-        """Seconds to verify n tokens, as the answers so far have shown them."""
-        return [costs.learned() for _, costs in self._policies.values() if costs]
+    def learned_costs(self) -> Iterator[tuple[str, dict[int, float]]]:
+        """Seconds of passes over n tokens, as the answers so far have shown them, each with the role of the model."""
+        for (name, *_), (_, costs) in self._policies.items():
+            for role, seconds in costs.learned().items() if costs else ():
+                if role == "target" or drafters.spec(name).needs_model:
+                    yield role, seconds
 
     def _usable(self, settings: Settings) -> list[str]:
         """The drafters in the settings, without those whose draft model isn't open; the notes say why."""
@@ -108,13 +112,13 @@ class Drafting:
         new = FixedLength(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
         return self._known(key) or self._keep(key, new)
 
-    def _known(self, key: object) -> LengthPolicy | None:
+    def _known(self, key: tuple[Any, ...]) -> LengthPolicy | None:
         """The policy that was kept under a key; it becomes the latest used."""
         if kept := self._policies.pop(key, None):
             self._policies[key] = kept
         return kept and kept[0]
 
-    def _keep(self, key: object, policy: LengthPolicy, costs: CostModel | None = None) -> LengthPolicy:
+    def _keep(self, key: tuple[Any, ...], policy: LengthPolicy, costs: CostModel | None = None) -> LengthPolicy:
         """Keep a policy. If there are too many, as in a server, drop the one unused for longest."""
         self._policies[key] = policy, costs
         if len(self._policies) > _MOST_POLICIES:

@@ -117,12 +117,13 @@ class PassCosts:
                 f"{times}; -t 1 may avoid that"
             )
 
-    def learn(self, verify: dict[int, float]) -> None:
+    def learn(self, role: str, seconds: dict[int, float]) -> None:
         """Add times from a run: of sizes that weren't timed, and of those that differ clearly from the saved time."""
-        known = self._kept.verify
-        new = {n: took for n, took in verify.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
+        what = "verify" if role == "target" else "draft"
+        known = getattr(self._kept, what)
+        new = {n: took for n, took in seconds.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
         if known and new:
-            self._add(verify={**known, **new})
+            self._add(**{what: {**known, **new}})
 
     def keep(self) -> None:
         """Save the costs for the next start, if there are new ones. If that fails, a note says so."""

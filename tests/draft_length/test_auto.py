@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from exactness import PLAIN
 from fakes import FakeTarget, Table, drafter_of, run, steps_of, tokens_of
-from timed import FLAT, STEEP, Timed, auto
+from timed import FLAT, STEEP, Timed, auto, scaled
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import UsageError
@@ -164,6 +164,14 @@ def test_the_first_plain_steps_after_a_draft_say_nothing(drafted):
             model.observe(Step(2 * i, (), (0,), 0, (), "", 0.001, FLAT.verify(2), 0.0, 0.0), 1, 1)
         model.observe(Step(2 * i + 1, (), (), 0, (), "", 0.0, 0.010 if i % 3 == 2 else 0.014, 0.0, 0.0), 0, 0)
     assert (model.verify(1) == pytest.approx(0.010, rel=0.01)) is drafted
+
+
+def test_costs_of_a_slow_machine_do_not_stay_where_nothing_is_drafted():
+    model = CostModel(scaled(FLAT, 2.5 * FLAT.verify(1)), LONGEST)
+    for i in range(300):
+        model.observe(Step(i, (), (), 0, (), "", 0.0, FLAT.verify(1), 0.0, float(i)), 0, 0)
+    assert model.verify(1) == pytest.approx(FLAT.verify(1), rel=0.01)
+    assert model.verify(8) < 1.25 * FLAT.verify(8) and model.draft() < 1.45 * FLAT.draft(1)
 
 
 def test_a_growing_context_raises_the_whole_curve():

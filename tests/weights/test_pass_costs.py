@@ -42,12 +42,14 @@ def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monke
     again = opened()
     assert again.verify([1]).points == PASSES and again.draft([1]).points == PASSES
     assert len(again.timed) == 2 and again.notes == [] and again.measured_s == 0
-    again.learn({1: 0.0205, 2: 0.06, 9: 0.1})
+    again.learn("target", {1: 0.0205, 2: 0.06, 9: 0.1})
+    again.learn("draft", {1: 0.03})
     again.keep()
     monkeypatch.setattr(costing, "save_kept", None)  # what is no news is not written
     last = opened()
     assert last.verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}
-    last.learn({1: 0.0201})
+    assert last.draft([1]).points == {**PASSES, 1: 0.03}
+    last.learn("target", {1: 0.0201})
     last.keep()
 
 
@@ -77,7 +79,7 @@ def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch
     monkeypatch.setattr(Context, "threads", 2)
     found.follow_threads()
     assert found.verify([1]).points == PASSES and len(found.timed) == 2
-    found.learn({1: 0.1})
+    found.learn("target", {1: 0.1})
     found.keep()
     assert opened().verify([1]).points[1] == 0.1
     monkeypatch.setattr(Context, "threads", 1)
