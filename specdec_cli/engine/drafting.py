@@ -19,6 +19,7 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.settings.config import Settings
@@ -55,6 +56,9 @@ class Drafting:
             return self._fixed(settings)
         names = self._usable(settings)
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
+        for policy in policies.values():
+            if isinstance(policy, KnownLength):
+                policy.expect(self._predicted(settings, 0))
         all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
         return chain_length(policies) if all_adapt else self._fixed(settings)
 

@@ -104,6 +104,17 @@ def test_a_text_that_begins_to_repeat_itself_ends_a_rest():
     assert rests(policy)
 
 
+def test_a_rest_ends_where_the_answer_follows_its_prediction_again():
+    policy = known(JAGGED)
+    policy.expect(range(1000, 1100))
+    while policy.limit(8):
+        policy.observe(Step(1, (), (0,) * 5, 0, (), "", 0.0, JAGGED.verify(6), 0.0, 0.0))
+    policy.observe_others(40, [*range(40), *range(1050, 1057)])
+    assert not policy.limit(8)
+    policy.observe_others(1, [1057])
+    assert policy.limit(8)
+
+
 def test_a_search_that_is_slow_at_first_costs_little_in_every_answer():
     policy = known(JAGGED)
     policy.observe_others(80, range(100, 180))
