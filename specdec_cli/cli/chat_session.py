@@ -96,7 +96,7 @@ class ChatSession:
         """Show an answer, keep it as far as it came, and report it. A message without an answer becomes the draft."""
         conversation, result = self.conversation, answer.result
         if conversation.n_dropped:
-            self.say(f"the context is full: the model no longer sees the first {conversation.n_dropped} messages")
+            self.say(f"too long for the context: the model no longer sees the first {conversation.n_dropped} messages")
         try:
             self._show(answer)
         finally:

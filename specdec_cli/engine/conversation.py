@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 from specdec_cli.weights.prompt import Message, render
 
 LEAST_ANSWER = 64
-"""Tokens that a prompt must leave free for the answer: earlier turns are dropped until it does."""
+"""Tokens that a prompt must leave free for the answer."""
 
 
 class ContextFull(SpecdecError):
@@ -52,6 +53,8 @@ class Conversation:
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     n_dropped: int = 0
     """How many messages the last prompt left out."""
+    _oldest: Message | None = None
+    """The first message that it kept, if it left out others."""
     read: ReadText = field(default_factory=ReadText)
     _pending: Generation | None = None
     """The answer that `stream_text` yields now."""
@@ -157,6 +160,7 @@ class Conversation:
             if self.messages[i]["role"] == "user":
                 text = self.messages[i]["content"]
                 del self.messages[i:]
+                self._oldest = None  # this message may have left no room for others
                 return text
         return None
 
@@ -170,25 +174,40 @@ class Conversation:
         self.session.close()
 
     def _start(self) -> Generation:
-        prompt = self._fitting()
+        prompt, first = self._fitting()
         answer = self.session.start(prompt.tokens, self.sampling, self.speculative)
         self.read = prompt.followed_by("", [])
+        self.n_dropped = first - self._n_system
+        self._oldest = self.messages[first] if self.n_dropped else None
         return answer
 
-    def _fitting(self) -> ReadText:
-        """The prompt, without the oldest turns if the context has no room for them."""
+    @property
+    def _n_system(self) -> int:
+        return 0 if self.system is None else 1
+
+    def _fitting(self) -> tuple[ReadText, int]:
+        """The prompt, and where its turns begin. If the context has no room for the oldest turns, it leaves out enough
+        of them that the next prompts begin like this one.
+        """
         most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
-        first = 1 if self.system is not None else 0
-        messages, self.n_dropped = self.messages, 0
-        while True:
-            prompt = self._prompt_of(messages)
-            if not most or len(prompt.tokens) + LEAST_ANSWER <= most:
-                return prompt
-            rest = _without_a_turn(messages[first:])
-            if not rest or not self.drops:
-                raise ContextFull(most)
-            messages = [*messages[:first], *rest]
-            self.n_dropped = len(self.messages) - len(messages)
+        answer = max(LEAST_ANSWER, min(self.settings.max_tokens, most // 4))
+        system = self._n_system
+        first = next((i for i, message in enumerate(self.messages) if message is self._oldest and self.drops), system)
+
+        def prompt_from(first: int) -> ReadText:
+            return self._prompt_of([*self.messages[:system], *self.messages[first:]])
+
+        prompt = prompt_from(first)
+        if not most or len(prompt.tokens) + answer <= most:
+            return prompt, first
+        _, *later = [i for i in range(first, len(self.messages)) if self.messages[i]["role"] == "user"]
+        if later and self.drops:
+            roomy = most - answer - most // 4
+            first = later[bisect_left(later[:-1], True, key=lambda i: len(prompt_from(i).tokens) <= roomy)]
+            prompt = prompt_from(first)
+        if len(prompt.tokens) + LEAST_ANSWER > most:
+            raise ContextFull(most)
+        return prompt, first
 
     def _prompt_of(self, messages: Sequence[Message]) -> ReadText:
         """The prompt of some messages. Text that the models have read keeps its tokens: a tokenizer could split an
@@ -202,9 +221,3 @@ class Conversation:
             return ReadText(text, tuple(model.tokenize(text, add_bos=add_bos)))
         end, count = marks[-1]
         return ReadText(text, (*before.tokens[:count], *tokenize_after(model, text[end:])), tuple(marks))
-
-
-def _without_a_turn(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages without the oldest question and its answer; empty if there is no other question."""
-    questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
-    return messages[questions[1] :] if len(questions) > 1 else []

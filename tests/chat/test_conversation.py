@@ -183,6 +183,29 @@ def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(talk
             conversation.ask("long " * 300)
 
 
+def test_a_full_context_drops_several_turns_at_once_and_quickly(talk, monkeypatch):
+    """Otherwise each turn would drop another one, and read all later ones again."""
+    rendered = []
+    monkeypatch.setattr("specdec_cli.engine.conversation.render", lambda *args: rendered.append(1) or render(*args))
+    with talk(ctx=512) as conversation:
+        ask(conversation, "long " * 60)
+        conversation.messages *= 50
+        rendered.clear()
+        turns = [ask(conversation, f"Question {turn}?") for turn in range(30)]
+        reread = [max(reads) > 60 for _, reads in turns]
+        assert 2 <= sum(reread) <= 10 and len(rendered) < 90
+        assert all(len(answer.prompt) > 100 for answer, _ in turns[12:])
+        assert turns[-1][0].tokens == afresh(talk, turns[-1][0])
+        assert conversation.n_dropped > 100
+        ask(conversation, "long " * 75)
+        assert conversation.n_dropped == 160
+        conversation.undo()
+        ask(conversation, "short")
+        assert conversation.n_dropped < 160, "the long message has left its room"
+        conversation.clear()
+        assert ask(conversation, "one")[0].complete and conversation.n_dropped == 0
+
+
 def test_a_kept_conversation_goes_on_without_being_read_again(talk):
     with talk() as conversation:
         ask(conversation, "one")
