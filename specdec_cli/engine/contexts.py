@@ -203,7 +203,7 @@ class Contexts:
         return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
 
     def timed(self, own: ModelContext, text: LlamaContext) -> PassCosts:
-        """What a model's passes cost in a context. On a busy machine it changes to fewer threads, unless the user set
+        """What a model's passes cost in a context. While the machine is busy it uses fewer threads, unless the user set
         their number or the text depends on it.
         """
         loaded, settings, costs = own.loaded, self._settings, self._costs(own, text)
@@ -219,17 +219,16 @@ class Contexts:
             self.on_threads_changed()
             self._note_threads()
 
-        costs.watch = ThreadWatch(text, costs.expected, changed)
+        costs.watch = ThreadWatch(text, costs.expected, changed, loaded.threads)
         return costs
 
     def _note_threads(self) -> None:
-        """Say that the CPU is busy: one note, whichever model has changed its threads, and however often."""
-        reduced = (own for own in self.all if own.threads < own.loaded.threads)
-        own = next(reduced, self.target)
-        counted = "1 thread" if own.threads == 1 else f"{own.threads} threads"
-        which = "(-t sets it)" if own is self.target else "for the draft model (-td sets it)"
+        """Say that the CPU is busy, if it is: one note, whichever model has fewer threads."""
         self.notes = [note for note in self.notes if not note.startswith("CPU busy")]
-        self.note(f"CPU busy: using {counted} {which}")
+        if own := next((own for own in self.all if own.threads < own.loaded.threads), None):
+            counted = "1 thread" if own.threads == 1 else f"{own.threads} threads"
+            which = "(-t sets it)" if own is self.target else "for the draft model (-td sets it)"
+            self.note(f"CPU busy: using {counted} {which}")
 
     def return_to(self, prompt: Sequence[int], length: int) -> None:
         """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold

@@ -36,12 +36,16 @@ def pass_seconds(
 ) -> dict[int, float]:
     """Seconds of a pass over n tokens for each n of `sizes`: the shortest of `pass_laps`, because other processes only
     add to it, and no longer than a larger pass, because a pass could be padded. With a slow model, each size is timed
-    once, and the cache holds no more tokens than can be read within the budget.
+    once, and the cache holds no more tokens than can be read within the budget. No trial of other threads starts.
     """
-    single = single_pass_s(context, text[0])
-    fill = min(len(text), _FILL, int(budget_s / single))
-    settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
-    laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
+    watch, context.passes.on_pass = context.passes.on_pass, None
+    try:
+        single = single_pass_s(context, text[0])
+        fill = min(len(text), _FILL, int(budget_s / single))
+        settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
+        laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
+    finally:
+        context.passes.on_pass = watch
     sizes = sorted(laps)
     return {size: min(min(laps[larger]) for larger in sizes[i:]) for i, size in enumerate(sizes)}
 

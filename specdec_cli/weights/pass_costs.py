@@ -94,11 +94,11 @@ class PassCosts:
 
     def agree(self, text: Sequence[int]) -> Agreement:
         """Which passes agree bit for bit. Measures it the first time, with a few hundred passes."""
+        if self.watch is not None:
+            self.watch.stop()  # another number of threads rounds differently; the next answer sets it again
         agreed = self.agreement
         if agreed is None:
             started = perf_counter()
-            if self.watch is not None:
-                self.watch.on = False  # another number of threads rounds differently; the next answer sets it again
             agreed = measure_agreement(self._context, text)
             self.measured_s += perf_counter() - started
             self._add(agreement=agreed)

@@ -12,7 +12,7 @@ import tiny
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.pass_probes import pass_laps
+from specdec_cli.llama.pass_probes import pass_laps, pass_seconds
 
 
 @pytest.fixture
@@ -41,6 +41,15 @@ def test_the_pass_in_which_a_gpu_loads_kernels_is_not_timed(opened, monkeypatch,
     context.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
     laps = pass_laps(context, range(1, 9), (1, 2, 4), 3, 0.0)
     assert sizes.count(4) == passes and len(laps[4]) == 1
+
+
+def test_timed_passes_are_not_watched(opened):
+    """With other threads in the middle, they would take another time."""
+    context, seen = opened("target", 4), []
+    context.passes.on_pass = lambda *passed: seen.append(passed)
+    assert pass_seconds(context, range(1, 9), (1, 2, 4), 3, 0.0) and not seen
+    context.decode((1,))
+    assert seen
 
 
 def test_an_empty_text_leaves_it_usable(opened):

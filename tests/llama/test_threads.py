@@ -1,4 +1,6 @@
-"""Threads that wait for each other are noticed within a few passes, and halved; a slow machine is none."""
+"""Threads that wait for each other are noticed within a few passes, and halved until they no longer would; a slow
+machine is none.
+"""
 
 import pytest
 
@@ -8,10 +10,10 @@ from specdec_cli.llama.threads import ThreadWatch
 class Context:
     """A context whose passes take as long as a test says, with a watch over its threads. told: what that reports."""
 
-    def __init__(self, threads=2, expected=None):
+    def __init__(self, threads=2, expected=None, most=None):
         self.threads, self.length, self.on_pass, self.passes = threads, 0, None, self
         self.decoded, self.told = 0, []
-        self.watch = ThreadWatch(self, expected or {}, self.told.append)
+        self.watch = ThreadWatch(self, expected or {}, self.told.append, most or threads)
 
     def set_threads(self, threads):
         self.threads = threads
@@ -40,6 +42,42 @@ def test_slow_passes_halve_the_threads_and_faster_ones_keep_them_halved():
     assert context.threads == 1 and len(context.told) == 2
     context.laps(*[9.0] * 20)
     assert context.threads == 1 and len(context.told) == 2, "one is the least"
+
+
+def test_on_a_quiet_machine_all_threads_come_back():
+    """Also if the context was opened while it was busy."""
+    context = Context(1, {1: 0.04}, most=3)
+    context.laps(*[0.04] * 512)
+    assert context.threads == 2 and context.told == [], "a trial begins"
+    context.laps(*[0.02] * 3)
+    assert context.told == [2]
+    context.laps(*[0.02] * 509, *[0.014] * 3)
+    assert context.threads == 3 and context.told == [2, 3]
+    context.laps(*[0.014] * 9999)
+    assert context.threads == 3, "no more than there were"
+
+
+def test_while_it_stays_busy_more_threads_are_tried_ever_less_often():
+    context, tries = Context(1, {1: 0.04}, most=2), []
+    for lap in range(5000):
+        before = context.threads
+        context.laps(0.04 if before == 1 else 0.4)
+        tries += [lap] * (context.threads > before)
+    assert context.told == [] and context.threads == 1, "one slow pass ends a trial"
+    assert tries == [511, 1535, 3583]
+
+
+def test_no_trial_changes_the_threads_where_passes_are_measured_or_must_agree():
+    context = Context(1, {1: 0.04}, most=2)
+    for end in (context.watch.stop, lambda: context.watch.try_fewer(7)):
+        context.watch.on = True
+        context.laps(*[0.04] * 512)
+        assert context.threads == 2
+        end()
+        assert context.threads == 1
+    context.watch.stop()
+    context.laps(*[0.04] * 1000)
+    assert context.threads == 1
 
 
 def test_a_trial_that_is_no_faster_is_taken_back():
