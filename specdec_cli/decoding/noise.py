@@ -34,9 +34,9 @@ class SharedNoise:
         return int(first if p.ids is None else p.ids[first])
 
     def waiting(self, p: Categorical, position: int) -> NDArray[np.float64]:
-        """E / p of each token, in p's order: the smallest is drawn. Infinite where p is 0."""
+        """E / p of each token, in p's order: the smallest is drawn. Infinite where p is 0 or tiny."""
         waiting = self._exponential(np.arange(p.probs.size) if p.ids is None else p.ids, position)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             waiting /= p.probs
         return waiting
 

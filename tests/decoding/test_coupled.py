@@ -117,6 +117,11 @@ def test_dense_and_sparse_distributions_draw_the_same():
         assert SharedNoise(9).draw(dense, at) == SharedNoise(9).draw(sparse, at)
 
 
+def test_a_tiny_probability_is_no_warning():
+    with np.errstate(all="raise"):
+        assert {SharedNoise(seed).draw(Categorical(None, np.array([1e-310, 1.0])), 0) for seed in range(100)} == {1}
+
+
 def test_what_is_cut_is_never_drawn_and_one_token_needs_no_noise(monkeypatch):
     probs = np.array([0.0, 1.0, 0.0])
     assert {SharedNoise(seed).draw(Categorical(None, probs), 0) for seed in range(100)} == {1}
