@@ -42,6 +42,18 @@ class Agreement:
         lengths = range(1, longest + 1)
         return Curve({n: sum(single(size + self.padding(size)) for size in self.sizes(n)) for n in lengths})
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why answers with --bitwise are slower here, if they are."""
+        if self.widest == self.reference:
+            return (f"{self}, so --bitwise verifies drafts token by token, which saves no time",)
+        if self.reference > 1:
+            return (
+                "passes over one token round differently here, so --bitwise reads a single token in a pass over two, "
+                "which takes longer; -t 1 may avoid that",
+            )
+        return ()
+
     def __str__(self) -> str:
         where = f"{self.threads} thread{'s' * (self.threads > 1)}, {_listed(self.contexts)} tokens of context"
         text = f"no pass over several tokens agrees bit for bit with a pass over one ({where})"

@@ -381,6 +381,8 @@ class Generation:
             else:
                 models.return_to(result.prompt, self._like.result.cached_tokens)
             result.notes += known[len(session.pair.notes) :]
+            if result.settings.bitwise:
+                result.notes += session.costs.agree(result.prompt).notes
             number = session.answers + 1
         try:
             for event in session.events(result.prompt, result.seed, result.settings, self._wrap_rule):

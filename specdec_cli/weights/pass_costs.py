@@ -102,20 +102,7 @@ class PassCosts:
             agreed = measure_agreement(self._context, text)
             self.measured_s += perf_counter() - started
             self._add(agreement=agreed)
-        self._note_limits(agreed)
         return agreed
-
-    def _note_limits(self, agreed: Agreement) -> None:
-        """Add a note if --bitwise makes answers slower here."""
-        if agreed.widest == agreed.reference:
-            self._note(f"{agreed}, so --bitwise verifies drafts token by token, which saves no time")
-        elif agreed.reference > 1:
-            verify = self._kept.verify
-            times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
-            self._note(
-                "passes over one token round differently here, so --bitwise reads a single token in a pass over two"
-                f"{times}; -t 1 may avoid that"
-            )
 
     def learn(self, role: str, seconds: dict[int, float]) -> None:
         """Add times from a run: of sizes that weren't timed, and of those that differ clearly from the saved time."""

@@ -15,6 +15,7 @@ from specdec_cli.decoding.types import Draft, Verdict
 from specdec_cli.llama import pass_probes
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.settings.options import SpeculativeConfig
 from specdec_cli.weights import pass_costs
 
 LONG = "x = [1, 2, 3]\n" * 40
@@ -161,6 +162,14 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
         mine = Transcript.of(session.events(prompt, 0))
         assert own.tokens != mine.tokens
         assert "agreed bit for bit when measured differ here" in session.divergence(prompt, own, mine, 0, settings).bug
+
+
+def test_only_bitwise_answers_say_that_bitwise_is_slower(monkeypatch, nothing_known):
+    monkeypatch.setattr(pass_costs, "measure_agreement", lambda *_: Agreement(2, 3, 1, (96, 320), {1: 0.4}))
+    with open_session(drafter="none", max_tokens=2, ctx=640) as session:
+        kinds = [SpeculativeConfig(bitwise=on) for on in (True, False, True)]
+        notes = [session.generate("x", speculative=kind).notes for kind in kinds]
+        assert [sum("a pass over two" in note for note in each) for each in notes] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("k", [8, "auto"])
