@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ _Schema = TypeVar("_Schema")
 _MAX_YAML_BYTES = 64 << 10  # of settings or a profile; the bundled ones have about 2,000
 _STREAMS = re.compile(r"/dev(/fd)?|/proc/[^/]+/fd")
 _MAX_DIGITS = 20  # of an integer in JSON
+_ABANDONED_S = 86_400
 _BLOCK = 4096  # bytes
 _CHECKED = 1 << 20  # bytes at once
 
@@ -240,6 +242,15 @@ def beside(path: Path) -> Path:
     if path.exists() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return Path(os.path.realpath(path)).with_name(f"specdec-{secrets.token_hex(8)}.tmp")
+
+
+def remove_abandoned(folder: Path, pattern: str) -> None:
+    """Remove temporary files and folders that killed runs left in a folder: nothing in them has changed for a day."""
+    for path in folder.glob(pattern):
+        with suppress(OSError):
+            changed = max(each.stat().st_mtime for each in (path, *path.glob("*")))
+            if time.time() - changed > _ABANDONED_S:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def put(new: Path, path: Path) -> None:

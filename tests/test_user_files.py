@@ -40,6 +40,18 @@ def test_what_is_no_mapping_is_a_usage_error(tmp_path, content):
     assert "bad.yaml" in str(caught.value) and caught.value.hint and "\n" not in str(caught.value)
 
 
+def test_what_killed_runs_left_is_removed_and_nothing_newer(tmp_path):
+    old, new, written = (tmp_path / f".specdec-{name}" for name in ("old", "new", "written"))
+    for folder in (old, written):
+        folder.mkdir()
+        (folder / "copy.gguf").touch()
+    new.touch()
+    for path in (old / "copy.gguf", old, written):
+        os.utime(path, (1, 1))
+    user_files.remove_abandoned(tmp_path, ".specdec-*")
+    assert {*tmp_path.iterdir()} == {new, written}
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(UsageError, match="it is not a file"):

@@ -16,7 +16,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
-from specdec_cli.user_files import suggest
+from specdec_cli.user_files import remove_abandoned, suggest
 from specdec_cli.weights import model_loading
 
 
@@ -58,6 +58,7 @@ def save(conversation: Conversation, name: str) -> Path:
     name, SpecdecError if it cannot be written.
     """
     name, read = _checked(name), conversation.read
+    remove_abandoned(CONVERSATIONS.folder(), "specdec-*.tmp")
     caches, checksums = {}, {}
     for loaded in conversation.session.models.all:
         if not (text := loaded.text):

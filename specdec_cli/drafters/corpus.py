@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.vocabulary import tokenizer_digest
 from specdec_cli.json_store import FORMAT, digest
-from specdec_cli.user_files import expanded, format_bytes, write_whole
+from specdec_cli.user_files import expanded, format_bytes, remove_abandoned, write_whole
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
@@ -38,7 +37,6 @@ _MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 bytes for each token
 _HEAD = struct.Struct("=16sQQI28x")
 _MAGIC = b"specdec corpus" + struct.pack("=H", FORMAT)
 _MOST_KEPT = 2 << 30
-_ABANDONED_S = 3600
 
 Index = tuple[memoryview, memoryview]
 """Tokens and their order, both int32."""
@@ -243,9 +241,9 @@ def kept_bytes() -> int:
 
 def _prune(newest: Path) -> None:
     """Remove indexes that this one replaces, files left by killed runs, and the least recently used indexes."""
+    remove_abandoned(newest.parent, "specdec-*.tmp")
     replaced = set(newest.parent.glob(f"{newest.name.partition('-')[0]}-*.index"))
-    old = [path for path in newest.parent.glob("*.tmp") if time.time() - path.stat().st_mtime > _ABANDONED_S]
-    room = _MOST_KEPT
+    old, room = list[Path](), _MOST_KEPT
     indexes = set(newest.parent.glob("*.index")) - replaced | {newest}
     for path in sorted(indexes, key=lambda path: path.stat().st_mtime, reverse=True):
         room -= path.stat().st_size

@@ -202,6 +202,7 @@ def copy_job(options: CopyOptions) -> Iterator[CopyJob]:
     target, header = find_target(options.target)
     require_copyable(header)
     require_place(options.out, target, options.force)
+    user_files.remove_abandoned(options.out.parent, ".specdec-????????")
     started, folder = perf_counter(), Path(tempfile.mkdtemp(prefix=".specdec-", dir=options.out.parent))
     try:
         yield CopyJob(options, target, header, folder, options.threads or host.physical_cores(), started)

@@ -1,5 +1,6 @@
 """A conversation reads only what is new, in either model, and stays right when turns are changed, dropped or kept."""
 
+import os
 import random
 from contextlib import contextmanager
 from functools import partial
@@ -210,7 +211,12 @@ def test_a_kept_conversation_goes_on_without_being_read_again(talk):
     with talk() as conversation:
         ask(conversation, "one")
         ask(conversation, "two")
+        killed = CONVERSATIONS.folder() / "specdec-0.tmp"
+        killed.parent.mkdir(parents=True, exist_ok=True)
+        killed.touch()
+        os.utime(killed, (1, 1))
         kept_conversations.save(conversation, "mine")
+        assert not killed.exists()
         expected, _ = ask(conversation, "three")
     with talk() as conversation:
         assert kept_conversations.restore(conversation, "mine") == []

@@ -1,5 +1,6 @@
 """`specdec draft`, and `--drafter self` with what it made."""
 
+import os
 import shlex
 import signal
 
@@ -53,6 +54,9 @@ def test_a_copy_that_would_be_no_smaller_is_refused_before_it_is_made(out, monke
 
 
 def test_what_is_made_is_remembered_and_the_command_that_is_printed_uses_it(out):
+    killed = out.with_name(".specdec-12345678")
+    killed.mkdir()
+    os.utime(killed, (1, 1))
     done = succeeded("draft", "prune", "-m", TARGET, *KEEP, "-o", out)
     assert inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) == out
     command = shlex.split(done.stdout.splitlines()[-1])
