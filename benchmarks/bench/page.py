@@ -61,8 +61,7 @@ _WORK = {
 
 def marked(cell: CellFigures, text: str) -> str:
     """A figure with its marks: the machine was noisy, or only a quick measurement was made."""
-    marks = ("\\*" if cell.noise > MOST_NOISE else "") + ("†" if cell.quick else "")
-    return text + marks
+    return text + ("\\*" if cell.noise > MOST_NOISE else "") + ("†" if cell.quick else "")
 
 
 def of_machine(found: Results) -> str:
@@ -102,8 +101,11 @@ def _speed(cell: CellFigures | None) -> str:
 
 
 def shown(speed: Ratio) -> str:
-    """A ratio, in bold where its interval excludes 1 and drafting pays."""
-    return f"**{speed}**" if speed.low is not None and round(speed.low, 2) > 1 else str(speed)
+    """A ratio, in bold where it is above 1; where its interval includes 1, only the interval."""
+    low, high = round(speed.low or 0.0, 2), round(speed.high or 0.0, 2)
+    if low <= 1 <= high:
+        return f"{low:.2f} to {high:.2f}"
+    return f"**{speed}**" if low > 1 else str(speed)
 
 
 def methods(found: Results) -> Iterator[str]:
@@ -138,7 +140,7 @@ def peers(found: Results) -> Iterator[str]:
         if best := best_peer(cell):
             name, figures = best
             name = name.removeprefix("llama-server, ")
-            rows.append([cell.model, cell.suite, f"{cell.temperature:g}", name, marked(cell, str(figures.default))])
+            rows.append([cell.model, cell.suite, f"{cell.temperature:g}", name, marked(cell, shown(figures.default))])
     if rows:
         yield markdown(["model", "suite", "temperature", "best setting", "specdec's speed / its"], rows)
 
@@ -181,10 +183,8 @@ def lost(found: Results) -> Iterator[str]:
         if speed.mean < LEAST or speed.mean < LEAST_OF_BEST * most:
             best_text = ALONE if most == 1.0 else f"{best}, {most:.2f}x"
             rows.append([cell.model, cell.suite, f"{cell.temperature:g}", marked(cell, str(speed)), best_text])
-    if rows:
-        yield markdown(["model", "suite", "temperature", "default", "best of specdec's methods"], rows)
-    else:
-        yield "None."
+    head = ["model", "suite", "temperature", "default", "best of specdec's methods"]
+    yield markdown(head, rows) if rows else "None."
 
 
 def under_load(found: Results) -> Iterator[str]:
@@ -230,7 +230,7 @@ def chart(found: Results) -> str:
     colours = dict(zip(models, ("#0e7a96", "#a06000", "#1a8039", "#8a55e0"), strict=False))
     left, unit, bar, gap = 170, 260, 14, 14
     widest = max([1.0, *(cell.methods[DEFAULT].speed.mean for _, bars in groups for _, cell in bars)])
-    width, y, parts = left + unit * widest + 70, 34 + 18 * len(models), []
+    width, y, parts = left + unit * widest + 140, 34 + 18 * len(models), []
     for i, name in enumerate(models):
         parts.append(f'<rect x="{left}" y="{10 + 18 * i}" width="12" height="12" fill="{colours[name]}"/>')
         parts.append(f'<text x="{left + 18}" y="{20 + 18 * i}">{name}</text>')
@@ -244,7 +244,7 @@ def chart(found: Results) -> str:
             parts.append(
                 f'<rect x="{left}" y="{y}" width="{unit * speed.mean:.0f}" height="{bar - 2}" fill="{colours[name]}"/>'
             )
-            parts.append(f'<text x="{left + unit * speed.mean + 6:.0f}" y="{y + 10}">{speed.mean:.2f}x</text>')
+            parts.append(f'<text x="{left + unit * speed.mean + 6:.0f}" y="{y + 10}">{shown(speed).strip("*")}</text>')
             y += bar
         y += gap
     line = left + unit
