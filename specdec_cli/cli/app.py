@@ -18,7 +18,7 @@ from specdec_cli.cli.signals import ended_by_signals
 from specdec_cli.display.terminal import neutralise_streams
 
 COMMANDS = {
-    "demo": "See the speedup on a small pair that comes with specdec.",
+    "demo": "Race a small pair that comes with specdec, with and without drafts.",
     "run": "Answer one prompt.",
     "edit": "Change a file by instruction.",
     "chat": "Chat with a model.",
@@ -90,7 +90,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="specdec",
     cls=_Commands,
-    help="Speculative decoding for local GGUF models: faster answers, same text.",
+    help="Speculative decoding for local GGUF models: same text, faster where drafting pays.",
     epilog="Start here:  specdec demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -23,7 +23,7 @@ def batch(
     given: opt.Given,
     source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Requests in OpenAI's batch format.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File for the answers.")],
-    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
+    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers generated at once.")] = 4,
 ) -> None:
     """If you run it again, it continues where it stopped.
 

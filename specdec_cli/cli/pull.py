@@ -24,7 +24,7 @@ def pull(
     target: Annotated[str | None, opt.target(help="Target: REPO:QUANT, REPO/FILE.gguf or a local file.")] = None,
     draft: Annotated[str | None, opt.draft(help="Draft, in the same forms. Without it, pull proposes drafts.")] = None,
     as_: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Name for the pair, if you gave models.")
+        str | None, typer.Option("--as", metavar="NAME", help="Name for the pair of models that you named.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan, but download nothing.")] = False,
     check: Annotated[

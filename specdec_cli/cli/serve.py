@@ -31,7 +31,7 @@ def serve(
     given: opt.Given,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
-    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at a time.")] = 4,
+    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers generated at once.")] = 4,
     queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = QUEUE,
     api_key: Annotated[
         str | None, typer.Option(envvar="SPECDEC_API_KEY", help="API key that requests must send.")

@@ -39,7 +39,7 @@ class ModelOptions:
     target: str = _model(
         "", "Target model: .gguf file, REPO:QUANT or profile.\nPull REPO:QUANT first.", common=True, short="-m"
     )
-    draft: str | None = _model(None, "Draft model, likewise.", common=True, short="-md")
+    draft: str | None = _model(None, "Draft model, in the same forms.", common=True, short="-md")
     draft_small: str | None = _model(
         None, "An even smaller model that drafts for the draft model: --drafter small>model.", short="-mds"
     )
@@ -110,14 +110,14 @@ class SpeculativeConfig:
     )
     draft_tokens: int | Literal["auto"] = _speculation(
         AUTO,
-        "Tokens to draft per step; auto: as many as pay off.",
+        "Tokens to draft per step; auto: as many as pay.",
         common=True,
         short="-k",
         metavar="N|auto",
     )
     draft_min_p: float = _speculation(
         0.0,
-        "Stop drafting when the draft's best token is less likely.",
+        "Stop a draft when the best token's probability is below this.",
         takes="a number in [0, 1); 0 is off",
         valid=lambda value: 0 <= value < 1,
     )
@@ -162,8 +162,8 @@ class SamplingParams(SamplingOptions):
     """How an answer is sampled, and what ends it. None: the engine's setting.
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repeat_penalty 1 are off. seed: 0 or more. max_tokens: the
-    answer's limit. stop: strings that end it. grammar: constrains it. logprobs: give each token the target's own
-    log-probability, and those of so many of the likeliest tokens at its position.
+    answer's limit. stop: strings that end it. grammar: constrains it. logprobs: N gives each token the target's
+    log probability of it and of the N likeliest tokens at its position, before temperature and cuts.
     """
 
     seed: int | None = _sampling(
