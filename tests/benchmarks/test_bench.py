@@ -144,3 +144,17 @@ def test_what_lost_is_named(tmp_path):
     assert "| m | chat | 0 | 0.95x | target alone |" in lost(0.95, 0.96)
     assert "| m | chat | 0 | 1.20x | ngram, 1.30x |" in lost(1.2, 1.3)
     assert lost(1.2, 1.25) == "None."
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        ((1.15, 0.93, 1.43), "0.93 to 1.43"),
+        ((0.97, 0.956, 0.997), "0.96 to 1.00"),
+        ((1.25, 1.13, 1.39), "**1.25x (1.13 to 1.39)**"),
+        ((0.9, 0.8, 0.95), "0.90x (0.80 to 0.95)"),
+        ((1.2,), "1.20x"),
+    ],
+)
+def test_a_ratio_is_shown_only_if_its_interval_excludes_1(figures, text):
+    assert page.shown(results.Ratio(*figures)) == text
