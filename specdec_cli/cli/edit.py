@@ -33,16 +33,17 @@ _STYLES = {"@": "cyan", "+": "green", "-": "red"}
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The lines of a file to change, and the text before and after them. crlf: all lines of the file end in CR LF; here
-    they end in LF.
-    """
+    """The lines of a file to change, and the text before and after them. text: the lines, ending in LF."""
 
     path: Path
     data: bytes
     before: str
-    text: str
+    lines: str
     behind: str
-    crlf: bool
+
+    @property
+    def text(self) -> str:
+        return self.lines.replace("\r\n", "\n")
 
     @classmethod
     def read(cls, path: Path, lines: str | None) -> Passage:
@@ -62,14 +63,13 @@ class Passage:
             raise UsageError(f"{path} is not UTF-8 text", "Convert it first, with iconv.") from None
         if "\0" in text:
             raise UsageError(f"{path} is not text: it holds zero bytes", "Name a text file.")
-        crlf = 0 < text.count("\n") == text.count("\r\n")
         mark = "\ufeff" if text.startswith("\ufeff") else ""
-        every = _LINE.findall((text.replace("\r\n", "\n") if crlf else text)[len(mark) :])
+        every = _LINE.findall(text[len(mark) :])
         first, last = _range(lines, len(every)) if every else (1, 0)
         before, chosen, behind = ("".join(part) for part in (every[: first - 1], every[first - 1 : last], every[last:]))
         if not chosen.strip():
             raise UsageError(f"there is nothing to change in {path}", "Name a file, or lines, with text.")
-        return cls(path, data, mark + before, chosen, behind, crlf)
+        return cls(path, data, mark + before, chosen, behind)
 
     def prompt(self, instruction: str) -> str:
         part = bool(self.before or self.behind)
@@ -106,8 +106,17 @@ class Passage:
             what = "the answer doesn't contain the changed text: nothing was written"
             raise SpecdecError(what, "Word the instruction differently, or use a larger model.")
         ending = self.text[len(self.text.rstrip("\n")) :]
-        new = self.before + text.rstrip("\n") + ending + self.behind
-        return new.replace("\n", "\r\n") if self.crlf else new
+        return self.before + self._with_endings(text.rstrip("\n") + ending) + self.behind
+
+    def _with_endings(self, text: str) -> str:
+        """A changed text, in which the old lines keep their endings and new lines get the file's most frequent one."""
+        own, old, new = (_LINE.findall(each) for each in (self.lines, self.text, text))
+        if self.data.count(b"\r\n") * 2 > self.data.count(b"\n"):
+            text = text.replace("\n", "\r\n")
+        lines = _LINE.findall(text)
+        for start, at, count in difflib.SequenceMatcher(None, old, new).get_matching_blocks():
+            lines[at : at + count] = own[start : start + count]
+        return "".join(lines)
 
     def require_same(self) -> None:
         try:

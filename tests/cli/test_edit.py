@@ -127,6 +127,14 @@ def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
     assert (code, out) == (130, "") and "Nothing was written." in err and file.read_bytes() == TEXT.encode()
 
 
+def test_old_lines_keep_their_endings(tmp_path):
+    path = tmp_path / "code.py"
+    path.write_bytes(b"a = 1\r\nb = 2\nc = 3\r\nd = 4\r\n")
+    changed = Passage.read(path, None).changed("```\na = 1\nb = 2\nc = 5\nnew\nd = 4\n```")
+    assert changed == "a = 1\r\nb = 2\nc = 5\r\nnew\r\nd = 4\r\n"
+    assert Passage.read(path, "2:3").changed("```\nb = 2\nc = 5\n```") == "a = 1\r\nb = 2\nc = 5\r\nd = 4\r\n"
+
+
 @given(
     st.lists(
         st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=9), min_size=1, max_size=9
@@ -135,6 +143,7 @@ def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
 @example(["a\r", "b\r", ""])
 @example(["\ufeffa", "b", ""])
 @example(["a\r", "b", ""])
+@example(["a\r\r", "b\r", ""])
 @example(["a\u2028b\x0bc", ""])
 def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines):
     """Line breaks, marks and the end of the file included."""
