@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,8 @@ _SPARE = 256
 """Tokens that an answer may have beyond half as many again as the text."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$", re.MULTILINE)
-_ALIKE = 0.5
-"""The share of words that an answer without a code block must have in common with the text."""
+_DIFF = re.compile(r"(?:diff|patch)\b|.*\n(?:diff --git |--- .*\n\+\+\+ |@@ -)")
+"""What follows the fence of a diff."""
 _STYLES = {"@": "cyan", "+": "green", "-": "red"}
 
 
@@ -72,7 +73,7 @@ class Passage:
         return cls(path, data, mark + before, chosen, behind)
 
     def prompt(self, instruction: str) -> str:
-        part = bool(self.before or self.behind)
+        part = bool(self.before.strip("\ufeff") or self.behind)
         what, whole = ("these lines of", "all of these lines") if part else ("the file", "the whole file")
         body, fence = self.text if self.text.endswith("\n") else f"{self.text}\n", fence_around(self.text)
         return (
@@ -81,9 +82,8 @@ class Passage:
         )
 
     def changed(self, answer: str) -> str:
-        """The whole file with the answer's first code block in place of the text; or with all of the answer, if it has
-        no code block and resembles the text. Raises SpecdecError if the answer is anything else, or where the block
-        ends is unclear.
+        """The whole file with the changed text in place of the old one: the code block of the answer that is most like
+        it, or the whole answer. Raises SpecdecError if neither can be the changed text, or where that ends is unclear.
         """
         from specdec_cli.gguf.chat_template import final_answer
 
@@ -91,21 +91,28 @@ class Passage:
         answer = answer if "\r" in self.text else answer.replace("\r\n", "\n")
         if "</think>" not in self.text or answer.lstrip().startswith("<think>"):  # some templates write <think>
             answer = answer.split("</think>", 1)[-1]
-        answer = answer.strip("\n")
-        # Tildes alone may underline a heading.
-        opening = next((fence for fence in _FENCE.finditer(answer) if fence[1][0] == "`" or fence[2]), None)
-        if opening and len(opening[1]) >= len(fence_around(self.text, opening[1][0])):
-            fences = [fence for fence in _FENCE.finditer(answer, opening.end()) if fence[1].startswith(opening[1])]
-            # A fence with the name of a language opens a block, perhaps a nested one; others close what is open.
-            depths = [*accumulate((1 if fence[2] else -1 for fence in fences), initial=1)]
-            text = answer[opening.end() + 1 : fences[depths.index(0) - 1].start()] if min(depths) == 0 else ""
-        else:
-            alike = difflib.SequenceMatcher(None, self.text.split(), answer.split(), autojunk=False).quick_ratio()
-            text = answer if alike >= _ALIKE and not _FENCE.match(answer) else ""
-        if not text.strip():
+        old, words = self.text.strip("\n"), Counter(self.text.split())
+        blank, _, ending = self.text.partition(old)
+
+        def counts(text: str) -> tuple[int, int, int]:
+            """The words that it shares with the old text, those that it leaves out, and those that it adds."""
+            found = Counter(text.split())
+            return (words & found).total(), (words - found).total(), (found - words).total()
+
+        def score(text: str) -> float:
+            shared, left_out, added = counts(text)
+            # Much may be deleted, but an explanation adds words. After the old text comes the changed one.
+            return 0.5 if text.strip("\n") == old else shared / (shared + left_out / 4 + added)
+
+        is_diff = bool(_DIFF.match(f"{self.path.suffix[1:]}\n{self.text}"))
+        clear = {text: usable for text, usable in _blocks(answer, is_diff) if text.strip()}
+        shared, left_out, added = counts(answer)
+        if 2 * shared >= left_out + added and not any(text.strip("\n") == old for text in clear):
+            clear[blank + answer.strip("\n")] = True
+        text = max(clear, key=score, default="")
+        if not clear.get(text):
             what = "the answer doesn't contain the changed text: nothing was written"
             raise SpecdecError(what, "Word the instruction differently, or use a larger model.")
-        ending = self.text[len(self.text.rstrip("\n")) :]
         return self.before + self._with_endings(text.rstrip("\n") + ending) + self.behind
 
     def _with_endings(self, text: str) -> str:
@@ -127,9 +134,32 @@ class Passage:
             raise SpecdecError(f"{self.path} has changed since it was read", "Nothing was written. Run the edit again.")
 
 
-def fence_around(text: str, mark: str = "`") -> str:
-    """Marks the beginning and the end of a text in a prompt; longer than any fence of this mark in the text."""
-    return mark * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(text) if found[1][0] == mark)])
+def _blocks(answer: str, is_diff: bool) -> Iterator[tuple[str, bool]]:
+    """The outermost code blocks of an answer, and whether each can be the text: a diff can't, unless the text is_diff.
+    Also texts that may be a block, but can't be used: from the first fence to the end of each later block, because
+    fences without a language may belong to nested blocks, and what no fence closes.
+    """
+    first: re.Match[str] | None = None
+    outer, depth = first, 0
+    for fence in _FENCE.finditer(answer):
+        if not outer:
+            if fence[1][0] == "`" or fence[2]:  # tildes alone may underline a heading
+                outer, depth = fence, 1
+                first = first or outer
+        elif fence[1].startswith(outer[1]):
+            depth += 1 if fence[2] else -1
+            if depth == 0:
+                yield answer[outer.end() + 1 : fence.start()], is_diff or not _DIFF.match(answer, outer.start(2))
+                if first and first is not outer:
+                    yield answer[first.end() + 1 : fence.start()], False
+                outer = None
+    if first and outer:
+        yield answer[first.end() + 1 :], False
+
+
+def fence_around(text: str) -> str:
+    """Marks the beginning and the end of a text in a prompt; longer than any such fence in the text."""
+    return "`" * max([3, *(len(found[1]) + 1 for found in _FENCE.finditer(text) if found[1][0] == "`")])
 
 
 def _range(lines: str | None, count: int) -> tuple[int, int]:

@@ -75,8 +75,25 @@ def test_the_first_code_block_is_taken(file, answer):
     assert Passage.read(file, None).changed(answer) == "new\n"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "First install mypy:\n\n```bash\npip install mypy\n```\n\nThen:\n\n```python\n{new}```",
+        "Before:\n\n```python\n{old}```\n\nAfter:\n\n```python\n{new}```",
+        "```python\n{new}```\n\nRun it with:\n\n```\npython code.py\n```",
+    ],
+)
+def test_of_several_blocks_the_changed_text_is_taken(file, answer):
+    new = TEXT.replace("add", "plus")
+    assert Passage.read(file, None).changed(answer.format(old=TEXT, new=new)) == new
+
+
 def test_an_answer_without_a_block_is_taken_if_it_resembles_the_text(file):
     assert Passage.read(file, None).changed(f"{TEXT.replace('add', 'plus')}\n\n") == TEXT.replace("add", "plus")
+    file.write_text(f"\n\n{TEXT}")
+    assert Passage.read(file, None).changed(TEXT) == file.read_text()
+    changed = TEXT.replace("\n\n\n", "\n\n```sh\npython code.py\n```\n\n")
+    assert Passage.read(file, None).changed(changed) == f"\n\n{changed}"
 
 
 def test_a_heading_is_no_fence(file):
@@ -91,14 +108,38 @@ def test_blocks_in_the_block_are_a_part_of_it(file, inner):
     assert Passage.read(file, None).changed(f"```markdown\n{changed}```\n\nAnd:\n\n```sh\nls\n```") == changed
 
 
-NESTED = "```markdown\n# Use\n\n```\nmake\n```\n\n# Licence\n```"
-"""Where it ends can't be seen."""
-
-
-@pytest.mark.parametrize("answer", ["", "Sorry, I can't.", "```\n\n```", f"```python\n{TEXT}", NESTED])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "Sorry, I can't.",
+        "```\n\n```",
+        f"```python\n{TEXT}",
+        f"Here it is:\n\n```python\n{TEXT}",
+        f"```diff\n-def add(a, b):\n+def plus(a, b):\n{TEXT[15:]}```",
+        f"```\n@@ -1 +1 @@\n-def add(a, b):\n+def plus(a, b):\n{TEXT[15:]}```",
+    ],
+)
 def test_any_other_answer_is_refused(file, answer):
     with pytest.raises(SpecdecError, match="nothing was written"):
         Passage.read(file, None).changed(answer)
+
+
+def test_a_diff_can_be_changed(tmp_path):
+    path = tmp_path / "a.diff"
+    path.write_text("--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n")
+    new = path.read_text().replace("y", "z")
+    assert Passage.read(path, None).changed(f"```diff\n{new}```") == new
+
+
+@pytest.mark.parametrize("prose", ["", "Here is the changed file:\n\n"])
+def test_the_fences_around_a_text_with_fences_may_be_short(tmp_path, prose):
+    path = tmp_path / "page.md"
+    path.write_text("# Use\n\n```sh\nmake\n```\n\n# Licence\n")
+    new = path.read_text().replace("Use", "Usage")
+    assert Passage.read(path, None).changed(f"{prose}```markdown\n{new}```") == new
+    with pytest.raises(SpecdecError, match="nothing was written"):  # where it ends can't be seen
+        Passage.read(path, None).changed(f"{prose}```markdown\n{new.replace('```sh', '```')}```")
 
 
 def test_a_text_with_fences_gets_longer_ones(tmp_path):
