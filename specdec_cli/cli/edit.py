@@ -29,6 +29,13 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$", re.MULTILINE)
 _DIFF = re.compile(r"(?:diff|patch)\b|.*\n(?:diff --git |--- .*\n\+\+\+ |@@ -)")
 """What follows the fence of a diff."""
+_LEFT_OUT = re.compile(
+    r"""\W{0,20}(?:\.{3}|…)\W*(?:the\ )?(?:rest|existing|remaining|previous|other|unchanged|same)\b
+    |\s*\{?(?:\#|//|/\*|<!--|--|;|%)\W*(?:(?:\.{3}|…)\W*$
+        |(?:the\ )?(?:rest\ of|(?:existing|remaining)\ code)\b.*(?:unchanged|same|omitted|here|\.{3}|…)\W*$)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A line in place of others, such as "# ... rest unchanged ...". An ellipsis alone is Python."""
 _STYLES = {"@": "cyan", "+": "green", "-": "red"}
 
 
@@ -83,7 +90,8 @@ class Passage:
 
     def changed(self, answer: str) -> str:
         """The whole file with the changed text in place of the old one: the code block of the answer that is most like
-        it, or the whole answer. Raises SpecdecError if neither can be the changed text, or where that ends is unclear.
+        it, or the whole answer. Raises SpecdecError if neither can be the changed text, where that ends is unclear, or
+        if a line in it stands for others.
         """
         from specdec_cli.gguf.chat_template import final_answer
 
@@ -113,6 +121,9 @@ class Passage:
         if not clear.get(text):
             what = "the answer doesn't contain the changed text: nothing was written"
             raise SpecdecError(what, "Word the instruction differently, or use a larger model.")
+        if _left_out(text) > _left_out(old):
+            what = "the answer leaves out a part of the text: nothing was written"
+            raise SpecdecError(what, "Change fewer lines (--range A:B), or use a larger model.")
         return self.before + self._with_endings(text.rstrip("\n") + ending) + self.behind
 
     def _with_endings(self, text: str) -> str:
@@ -132,6 +143,10 @@ class Passage:
             same = False
         if not same:
             raise SpecdecError(f"{self.path} has changed since it was read", "Nothing was written. Run the edit again.")
+
+
+def _left_out(text: str) -> int:
+    return sum(bool(_LEFT_OUT.match(line)) for line in text.splitlines())
 
 
 def _blocks(answer: str, is_diff: bool) -> Iterator[tuple[str, bool]]:
@@ -232,6 +247,12 @@ def edit(
         return
     name = file.name if file.is_absolute() or ".." in file.parts else file.as_posix()
     show_diff(diff(old, new, name))
+    fewer, lines_before = old.count("\n") - new.count("\n"), passage.text.count("\n")
+    if 2 * fewer > lines_before:
+        what = f"the changed text has {fewer:,} lines fewer than the {lines_before:,} before"
+        if write:
+            raise SpecdecError(f"{what}: nothing was written", "If that's right, run it on a terminal without --write.")
+        print(f"note: {what}", file=sys.stderr)
     if write or (_can_ask() and typer.confirm(f"Write {file}?", default=False, err=True)):
         passage.require_same()
         write_file(file, new)

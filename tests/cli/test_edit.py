@@ -125,6 +125,25 @@ def test_any_other_answer_is_refused(file, answer):
         Passage.read(file, None).changed(answer)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# ...",
+        "    # ... (other functions remain the same) ...",
+        "// existing code here",
+        "# Rest of the code remains unchanged",
+        "{/* … */}",
+        "[... rest of the file ...]",
+    ],
+)
+def test_a_line_in_place_of_others_is_refused(file, line):
+    for answer in (f"```python\n{TEXT}{line}\n```", f"{TEXT}{line}\n"):
+        with pytest.raises(SpecdecError, match="leaves out a part"):
+            Passage.read(file, None).changed(answer)
+    file.write_text(f"{TEXT}{line}\n")
+    assert Passage.read(file, None).changed(f"{TEXT}{line}\n...\n") == f"{TEXT}{line}\n...\n"
+
+
 def test_a_diff_can_be_changed(tmp_path):
     path = tmp_path / "a.diff"
     path.write_text("--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n")
@@ -229,6 +248,15 @@ def test_it_is_written_when_asked_for_and_keeps_its_mode(file, chatting, monkeyp
     assert f"Wrote {file}" in err
 
 
+def test_an_answer_that_leaves_out_most_lines_is_not_written_unseen(file, chatting, monkeypatch):
+    """The model may have repeated only what it changed."""
+    answering(monkeypatch, "```python\ndef plus(a, b):\n    return a + b\n```")
+    code, out, err = invoke(file, "Rename add to plus.", *chatting)
+    assert code == 0 and "+def plus" in out and "note: the changed text has 3 lines fewer than the 5 before" in err
+    code, out, err = invoke(file, "Rename add to plus.", *chatting, "--write")
+    assert code == 1 and "+def plus" in out and "nothing was written" in err and file.read_text() == TEXT
+
+
 @pytest.mark.parametrize("redirected", STREAMS)
 def test_it_does_not_ask_where_nobody_sees_the_question(monkeypatch, redirected):
     streams = {name: SimpleNamespace(isatty=lambda name=name: name != redirected) for name in STREAMS}
@@ -243,7 +271,7 @@ def test_an_answer_without_a_change_says_so(file, chatting, monkeypatch):
 
 
 def test_a_file_that_changed_meanwhile_is_left_alone(file, chatting, monkeypatch):
-    answering(monkeypatch, "```\nnew\n```", lambda: file.write_text("mine\n"))
+    answering(monkeypatch, f"```\n{TEXT}new\n```", lambda: file.write_text("mine\n"))
     code, _, err = invoke(file, "Rename.", *chatting, "--write")
     assert code == 1 and "has changed since it was read" in err and file.read_text() == "mine\n"
 
