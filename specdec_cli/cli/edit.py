@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, raw
 from specdec_cli.user_files import is_file
+
+if TYPE_CHECKING:
+    from specdec_cli.llama.model import Model
 
 _MOST_BYTES = 1 << 22
 _SPARE = 256
@@ -87,6 +90,13 @@ class Passage:
             f"Change {what} {self.path.name} as follows: {instruction}\n\nKeep everything else exactly as it is. "
             f"Reply with {whole}, changed, in one code block, and nothing else.\n\n{fence}\n{body}{fence}"
         )
+
+    def require_ordinary(self, model: Model) -> None:
+        """Raise UsageError for a line with a special token: the model would read that token, not the line's text."""
+        for number, line in enumerate(_LINE.findall(self.text), self.before.count("\n") + 1):
+            if model.tokenize(line) != model.tokenize(line, special=False):
+                what = f"line {number} of {self.path} has a special token of this model, which can't copy it"
+                raise UsageError(what, "Leave that line out with --range, or use another model.")
 
     def changed(self, answer: str) -> str:
         """The whole file with the changed text in place of the old one: the code block of the answer that is most like
@@ -218,6 +228,7 @@ def edit(
 
     with interruptible() as interrupt, loaded(settings, pair, interrupt) as engine:
         session = engine.session()
+        passage.require_ordinary(session.models.target.model)
         prompt, tokens = passage.prompt(instruction), len(session.tokenize(passage.text, raw=True))
         most = settings.max_tokens if given.chosen("max_tokens") else tokens * 3 // 2 + _SPARE
         n_ctx, read = settings.ctx or session.models.target.model.n_ctx_train, len(session.tokenize(prompt))

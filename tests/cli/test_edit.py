@@ -296,6 +296,7 @@ def test_an_answer_that_was_cut_off_is_not_written(file, chatting, monkeypatch):
         (b"a\n", ["--range", ""], "cannot be ''"),
         (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
         (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
+        (b"a\nb\nEND = '<|endoftext|>'\n", ["--range", "2:"], "line 3 of"),
         pytest.param("\u00e9".encode() * ((2 << 20) + 1), [], "has more than 4 MiB", id="cut inside a character"),
     ],
 )
