@@ -16,7 +16,7 @@ _CONTEXT = 8192
 """Tokens of context without -c, or fewer if the model was trained on fewer."""
 
 
-@opt.takes(*opt.ALL)
+@opt.takes(*opt.ALL, ctx=str(_CONTEXT))
 def chat(
     given: opt.Given,
     system: opt.System = None,

@@ -198,7 +198,7 @@ def _range(lines: str | None, count: int) -> tuple[int, int]:
     return start, min(end, count)
 
 
-@opt.takes(*opt.ALL)
+@opt.takes(*opt.ALL, max_tokens=f"1.5 times the text's tokens + {_SPARE}")
 def edit(
     given: opt.Given,
     file: Annotated[Path, typer.Argument(help="The file to change.")],

@@ -85,16 +85,13 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Report all detai
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def _default(about: Option) -> str:
-    return f" \\[default: {about.default_text}]" if about.default_text else ""
-
-
-def _annotation(name: str) -> Any:
+def _annotation(name: str, default: str | None) -> Any:
     about, kind = _OPTIONS[name], KINDS.get(name, "str")
+    default = default or about.default_text
     flags = (f"--{(about.flag or name).replace('_', '-')}", about.short) if about.short or about.flag else ()
     option = typer.Option(
         *filter(None, flags),
-        help=about.help.partition("\n")[0] + _default(about),
+        help=about.help.partition("\n")[0] + (f" \\[default: {default}]" if default else ""),
         hidden=not about.common,
         show_envvar=False,
         rich_help_panel=about.panel,
@@ -118,7 +115,8 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
     for parameter in parameters:
         parameter.hidden = False
         if about := _OPTIONS.get(parameter.name or ""):
-            parameter.help = about.help.replace("\n", " ") + _default(about)
+            first, *more = about.help.split("\n")
+            parameter.help = (parameter.help or "").replace(first, " ".join([first, *more]), 1)
     print(context.get_help())
     for parameter, hidden, help_ in before:  # one program may run several commands
         parameter.hidden, parameter.help = hidden, help_
@@ -128,8 +126,10 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 _HelpAll = Annotated[bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show all options.")]
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options of settings to a command, whose first argument is then a `Given`."""
+def takes(*names: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add options of settings to a command, whose first argument is then a `Given`. defaults: in words, for its help,
+    where they aren't those of all commands.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(context: typer.Context, help_all: bool, **arguments: Any) -> None:
@@ -142,7 +142,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         # Before Python 3.11, `typing.get_type_hints` hides an annotation whose default is None from Typer.
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         option = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-        more = [option(name, default=None, annotation=_annotation(name)) for name in names]
+        more = [option(name, default=None, annotation=_annotation(name, defaults.get(name))) for name in names]
         context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         return with_parameters(
             command, run, [context, *own, option("help_all", default=False, annotation=_HelpAll), *more]

@@ -24,9 +24,10 @@ QUEUE = 64
 """Answers that may wait for a slot; in a batch, for each slot."""
 _CONTEXT = 4096
 """Tokens of context of a slot without -c, or fewer if the model was trained on fewer."""
+DEFAULTS = {"ctx": str(_CONTEXT), "max_tokens": "the rest of the slot's context"}
 
 
-@opt.takes(*opt.ALL)
+@opt.takes(*opt.ALL, **DEFAULTS)
 def serve(
     given: opt.Given,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",

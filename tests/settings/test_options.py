@@ -33,6 +33,20 @@ def test_run_takes_all_options():
     assert not [name for name in OPTIONS if f"--{flag_of(name)} " not in whole]
 
 
+def test_help_shows_the_defaults_of_the_command():
+    for command, ctx, most in (
+        ("run", "as needed", "256"),
+        ("chat", "8192", "256"),
+        ("serve", "4096", "the rest of the slot's context"),
+        ("batch", "4096", "the rest of the slot's context"),
+        ("edit", "as needed", "1.5 times the text's tokens + 256"),
+    ):
+        for flag in ("--help", "--help-all"):
+            shown = CliRunner().invoke(app, [command, flag], env={"COLUMNS": "200", "TERM": "dumb"}).output
+            assert f"Context in tokens. [default: {ctx}]" in shown
+            assert f"Max tokens in the answer. [default: {most}]" in shown
+
+
 def test_a_request_takes_the_options_of_sampling():
     given = {name: about.default for name, about in options_of(SamplingOptions).items()}
     body = parse(json.dumps({"prompt": "x", **given, "options": {"top_k": 1}}).encode(), CompletionBody)
