@@ -93,6 +93,8 @@ class Passage:
 
     def require_ordinary(self, model: Model) -> None:
         """Raise UsageError for a line with a special token: the model would read that token, not the line's text."""
+        if model.tokenize(self.text) == model.tokenize(self.text, special=False):
+            return
         for number, line in enumerate(_LINE.findall(self.text), self.before.count("\n") + 1):
             if model.tokenize(line) != model.tokenize(line, special=False):
                 what = f"line {number} of {self.path} has a special token of this model, which can't copy it"
