@@ -32,7 +32,7 @@ ALIASES = {
 }
 INNER = {
     "AsyncEngine": {"apart", "idle_session"},
-    "Session": {"divergence", "drafts", "events", "keep_costs", "open", "paired_speedup", "settings_of"},
+    "Session": {"divergence", "drafts", "events", "keep_costs", "open", "paired_speeds", "settings_of"},
     "GenerationResult": {"add", "take_probed_baseline"},
     "ComparisonResult": {"from_json"},
     "Generation": {"prepare"},

@@ -108,7 +108,8 @@ def result(found: RaceResult) -> RenderableType:
     rounds, speedup = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}", found.speedup
     if speedup and speedup.excludes_one:
         ending = f"{found.tokens_per_step:.1f} tokens/step"
-        claim = f"{speedup} faster" if speedup.difference == "faster" else f"slower than the target alone: {speedup}"
+        faster, alone = speedup.difference == "faster", "the target alone"
+        claim = f"{speedup} as fast as {alone}" if faster else f"slower than {alone}: {speedup}"
         said = [Text(f"{claim} over {rounds}, {ending}, {same}", "bold")]
     elif speedup and speedup.difference == "no difference":
         said = [Text("These models are too small to gain from drafts on this processor.", "bold")]

@@ -154,8 +154,9 @@ def _headline(run: RunRecord) -> str:
         what = "the target alone" if run.settings.drafter == "none" else f"nothing was drafted{why}"
         what = what if metrics.steps else ""
     elif baseline is not None and (why := _undecided(baseline)):
-        alone = f" with drafts, {baseline.tokens_per_s:,.1f} alone" if speed and baseline.tokens_per_s else ""
-        speed, what = "", ": ".join(filter(None, (speed + alone, why)))
+        what, mine, alone = why, baseline.drafted_tokens_per_s, baseline.tokens_per_s
+        if mine and alone:
+            speed, what = "", f"{mine:,.1f} tokens/s with drafts, {alone:,.1f} alone: {why}"
     elif baseline is not None:
         what = _claim(baseline)
     else:
@@ -172,7 +173,7 @@ def _claim(baseline: BaselineResult) -> str:
     """What a measurement shows that isn't undecided: a ratio if its interval excludes 1. For answers with drafts."""
     speedup = baseline.speedup
     if speedup and speedup.difference == "faster":
-        return f"{speedup.mean:.2f}x faster than the target alone ({speedup.low:.2f} to {speedup.high:.2f})"
+        return f"{speedup.mean:.2f}x as fast as the target alone ({speedup.low:.2f} to {speedup.high:.2f})"
     if speedup and speedup.difference == "slower":
         return f"slower than the target alone: {speedup}"
     return "as fast as the target alone"
@@ -198,11 +199,12 @@ def _sameness(metrics: Metrics, baseline: BaselineResult | None) -> str:
 
 def _speeds(run: RunRecord) -> list[Text]:
     """Both speeds as bars, if their ratio is within the interval that the headline shows."""
-    mine, baseline = run.metrics.tokens_per_s, run.baseline
-    if not (run.metrics.drafted and mine and baseline and baseline.tokens_per_s and baseline.claim):
+    if not (run.metrics.drafted and (baseline := run.baseline) and baseline.claim):
         return []
-    alone, speedup = baseline.tokens_per_s, baseline.speedup
-    if not (speedup and speedup.low and speedup.high and speedup.low <= mine / alone <= speedup.high):
+    mine, alone, speedup = baseline.drafted_tokens_per_s, baseline.tokens_per_s, baseline.speedup
+    if not (
+        mine and alone and speedup and speedup.low and speedup.high and speedup.low <= mine / alone <= speedup.high
+    ):
         return []
     most = max(mine, alone)
     speeds = {"with drafts": mine, "alone": alone}

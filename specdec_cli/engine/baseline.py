@@ -9,7 +9,7 @@ from specdec_cli.decoding.costs import BUSY_RATIO
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import Interval, geometric_interval
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.types import LengthReason, Step
 from specdec_cli.settings.config import Settings
 
@@ -20,14 +20,16 @@ class BaselineResult:
 
     identical: None if the texts need not agree (sampling by rejection keeps the distribution, not the text).
     divergence: None if the texts are equal, or if the difference can't be explained any more. differs_at: the first
-    token that differs. speedup: paired part by part; None if it wasn't measured. probes: how many steps of the answer
-    itself ran without a draft and served as the baseline; 0 if the target alone was run.
+    token that differs. speedup: paired part by part; None if it wasn't measured. drafted_tokens_per_s: the speed with
+    drafts that may be shown beside that of the target alone; None if the two weren't measured in turn. probes: how many
+    steps of the answer itself ran without a draft and served as the baseline; 0 if the target alone was run.
     """
 
     tokens_per_s: float | None
     identical: bool | None
     divergence: Divergence | None = None
     speedup: Interval | None = None
+    drafted_tokens_per_s: float | None = None
     probes: int = 0
     differs_at: int | None = None
 
@@ -49,6 +51,7 @@ class BaselineResult:
         return {
             "method": "probes" if self.probes else "measured",
             "tokens_per_s": self.tokens_per_s,
+            "drafted_tokens_per_s": self.drafted_tokens_per_s,
             "speedup": asdict(self.speedup) if self.speedup else None,
             "identical": self.identical,
             "first_divergence": self.divergence.to_json() if self.divergence else None,
@@ -79,28 +82,26 @@ _PARTS, _LEAST_TOKENS = 8, 12
 _ROUNDS = 5
 
 
-def paired_speedup(
+def paired_speeds(
     write: Callable[[int, Settings], Metrics], answer: Sequence[int], settings: Settings
-) -> Interval | None:
-    """The speed with drafts over the speed of the target alone. Both write each part of an answer again, in turn.
+) -> list[tuple[float, float]]:
+    """Tokens per second with drafts and of the target alone. Both write each part of an answer again, in turn.
 
     One answer of each says little: the first one runs cold, and other programs may slow down either. The order changes
-    from part to part. write: continues the answer after so many tokens, with settings that limit the length. None if
+    from part to part. write: continues the answer after so many tokens, with settings that limit the length. Empty if
     the answer is too short, or after Ctrl-C.
     """
     count = min(_PARTS, len(answer) // _LEAST_TOKENS)
     starts = [number * len(answer) // count for number in range(count)] if count >= 3 else [0] * _ROUNDS
     size = len(answer) // count if count >= 3 else len(answer)
     both = [settings.alone(), settings]
-    ratios = []
+    pairs = []
     for number, start in enumerate(starts):
         speeds: dict[str, float] = {}
         for own in both if number % 2 else both[::-1]:
             metrics = write(start, replace(own, max_tokens=size))
             if metrics.reason == "interrupted":
-                return None
+                return []
             speeds[own.drafter] = metrics.tokens_per_s or 0.0
-        alone, drafted = speeds["none"], speeds[settings.drafter]
-        if alone and drafted:
-            ratios.append(drafted / alone)
-    return geometric_interval(ratios)
+        pairs.append((speeds[settings.drafter], speeds["none"]))
+    return [pair for pair in pairs if all(pair)]

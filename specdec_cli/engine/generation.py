@@ -92,6 +92,8 @@ class GenerationResult:
         metrics = self.metrics
         if speed := metrics.probed_tokens_per_s:
             speedup = geometric_interval(metrics.probed_ratios)
-            self.baseline = BaselineResult(speed, None, speedup=speedup, probes=len(metrics.probe_s))
+            self.baseline = BaselineResult(
+                speed, None, speedup=speedup, drafted_tokens_per_s=metrics.tokens_per_s, probes=len(metrics.probe_s)
+            )
         elif not metrics.drafted and not metrics.notes:
             self.undrafted = why_nothing_was_drafted(metrics.history, two_over_one, self.settings.drafter)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from statistics import geometric_mean
 from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
@@ -19,11 +20,11 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.logprobs import with_logprobs
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import Interval
+from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.draft_length.cost_model import SharedLoad
-from specdec_cli.engine.baseline import BaselineResult, paired_speedup
+from specdec_cli.engine.baseline import BaselineResult, paired_speeds
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import GenerationResult, conditions
@@ -226,16 +227,16 @@ class Session(AbstractContextManager["Session"]):
                 return
             yield event
 
-    def paired_speedup(
+    def paired_speeds(
         self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
-    ) -> Interval | None:
-        """How much drafting speeds up an answer with these tokens; see `baseline.paired_speedup`."""
+    ) -> list[tuple[float, float]]:
+        """The speeds of an answer with these tokens, with drafts and alone; see `baseline.paired_speeds`."""
 
         def written(start: int, own: Settings) -> Metrics:
             return Metrics.of(self.events([*prompt, *answer[:start]], seed, own, written=start))
 
         with reusing(self):
-            return paired_speedup(written, answer, settings)
+            return paired_speeds(written, answer, settings)
 
     def divergence(
         self,
@@ -416,7 +417,7 @@ class Generation:
         own = GenerationResult(settings, result.seed, result.prompt)
         return Generation(self._session, own, self._reuse, like=self)
 
-    def compared_with(self, own: GenerationResult, speedup: Interval | None = None) -> BaselineResult:
+    def compared_with(self, own: GenerationResult) -> BaselineResult:
         """How this answer compares with the target's own, which `alone` wrote, and the proof if they differ.
 
         The passes of an answer can be repeated only from the cache that it began with. If the answer reused a cache,
@@ -426,17 +427,17 @@ class Generation:
         result, session = self.result, self._session
         speed, reused = own.metrics.tokens_per_s, result.cached_tokens
         if not result.settings.reproduces:
-            return BaselineResult(speed, None, speedup=speedup)
+            return BaselineResult(speed, None)
         differs_at, divergence = first_difference(result.tokens, own.tokens), None
         repeatable = not reused or (session.latest is self and own.cached_tokens == reused)
         if differs_at is not None and repeatable:
             theirs, mine = (Transcript.of(each.metrics.history, each.threads) for each in (own, result))
             divergence = session.divergence(result.prompt, theirs, mine, result.seed, result.settings, reused)
-        return BaselineResult(speed, differs_at is None, divergence, speedup, differs_at=differs_at)
+        return BaselineResult(speed, differs_at is None, divergence, differs_at=differs_at)
 
     def measure_baseline(self) -> None:
         """Run the target alone on the same prompt with the same seed, and compare. The result says if that fails."""
-        result, speedup = self.result, None
+        result = self.result
         result.baseline, result.unmeasured = None, "not measured: interrupted"
         try:
             answer = self.alone()
@@ -444,9 +445,15 @@ class Generation:
                 pass
             own = answer.result
             if own.complete:
-                if result.metrics.drafted:  # otherwise both are the target alone
-                    speedup = self._session.paired_speedup(result.prompt, own.tokens, result.seed, result.settings)
-                result.baseline = self.compared_with(own, speedup)
+                pairs = []
+                if result.metrics.drafted:  # otherwise there is no speedup to measure
+                    pairs = self._session.paired_speeds(result.prompt, own.tokens, result.seed, result.settings)
+                found = self.compared_with(own)
+                if pairs:
+                    drafted, alone = map(geometric_mean, zip(*pairs, strict=True))
+                    speedup = geometric_interval([mine / other for mine, other in pairs])
+                    found = replace(found, tokens_per_s=alone, speedup=speedup, drafted_tokens_per_s=drafted)
+                result.baseline = found
         except Interrupted:
             pass
         except SpecdecError as error:

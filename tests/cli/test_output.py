@@ -46,14 +46,14 @@ JSON_KEYS = {
     "stats": "steps drafted accepted forced emitted acceptance_rate tokens_per_step per_position histogram lengths "
     "distance_per_token sources",
     "timing": "load_s measuring_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
-    "baseline": "method tokens_per_s speedup identical first_divergence",
+    "baseline": "method tokens_per_s drafted_tokens_per_s speedup identical first_divergence",
 }
 
 
 def test_json_is_one_object_with_the_keys_of_the_contract():
     found = told("run", PROMPT, "-n", 12, "--baseline", "-s", 5, "-k", 3)
-    alone = told("run", PROMPT, "-n", 1, "--drafter", "none")
-    assert set(found) - {"notes"} == set(alone) - {"notes"} == set(JSON_KEYS[""].split())
+    bare = told("run", PROMPT, "-n", 1, "--drafter", "none")
+    assert set(found) - {"notes"} == set(bare) - {"notes"} == set(JSON_KEYS[""].split())
     for part in ("stats", "timing", "baseline"):
         assert set(found[part]) == set(JSON_KEYS[part].split())
     values = {"seed": 5, "drafter": "model", "accept": "coupled", "draft_tokens": 3, "draft_small": None}
@@ -63,10 +63,12 @@ def test_json_is_one_object_with_the_keys_of_the_contract():
     assert found["baseline"]["method"] == "measured" and isinstance(found["baseline"]["identical"], bool)
     paired = found["baseline"]["speedup"]
     assert paired["low"] <= paired["mean"] <= paired["high"] and paired["count"] >= 3
+    drafted, alone = found["baseline"]["drafted_tokens_per_s"], found["baseline"]["tokens_per_s"]
+    assert drafted / alone == pytest.approx(paired["mean"])
     assert found["speedup"] == (paired["mean"] if paired["difference"] in ("faster", "slower") else None)
     assert found["stats"]["emitted"] == 12 and found["stats"]["accepted"] <= found["stats"]["drafted"]
-    figures = (alone["stats"]["acceptance_rate"], alone["timing"]["tokens_per_s"])
-    assert (alone["draft"], alone["baseline"], alone["speedup"], *figures) == (None,) * 5
+    figures = (bare["stats"]["acceptance_rate"], bare["timing"]["tokens_per_s"])
+    assert (bare["draft"], bare["baseline"], bare["speedup"], *figures) == (None,) * 5
 
 
 def test_a_trace_is_json_lines(tmp_path):

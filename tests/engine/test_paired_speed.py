@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdec_cli.engine.baseline import paired_speedup
+from specdec_cli.engine.baseline import paired_speeds
 from specdec_cli.settings.config import Settings
 
 DRAFTED, ALONE = "ngram", "none"
@@ -22,12 +22,11 @@ def test_both_write_each_part_and_who_begins_changes(tokens, parts):
         calls.append((settings.drafter, (start, settings.max_tokens)))
         return SimpleNamespace(reason="length", tokens_per_s=30.0 if settings.drafter == DRAFTED else 20.0)
 
-    found = paired_speedup(write, [1] * tokens, Settings(drafter=DRAFTED))
-    assert (found.count, found.mean) == (len(parts), pytest.approx(1.5))
+    assert paired_speeds(write, [1] * tokens, Settings(drafter=DRAFTED)) == [(30.0, 20.0)] * len(parts)
     order = [DRAFTED, ALONE, ALONE, DRAFTED] * 3
     assert calls == list(zip(order, [part for part in parts for _ in range(2)], strict=False))
 
 
 def test_an_interrupted_comparison_says_nothing():
     ended = SimpleNamespace(reason="interrupted", tokens_per_s=20.0)
-    assert paired_speedup(lambda *_: ended, [1] * 72, Settings(drafter=DRAFTED)) is None
+    assert paired_speeds(lambda *_: ended, [1] * 72, Settings(drafter=DRAFTED)) == []

@@ -121,7 +121,7 @@ def test_a_second_thread_in_a_session_is_refused_at_once(session):
     for compute in (
         lambda: session.open(5),
         lambda: [*session.events(TOKENS, 0)],
-        lambda: session.paired_speedup(TOKENS, TOKENS, 0, session.settings),
+        lambda: session.paired_speeds(TOKENS, TOKENS, 0, session.settings),
         lambda: session.divergence(TOKENS, Transcript(()), Transcript(()), 0, session.settings),
         lambda: session.generate("import"),
     ):
