@@ -31,8 +31,8 @@ _FINDINGS = {
 _SIGNS = {
     "no difference": "=: as fast as the target alone, the whole interval is near 1 (0.91 to 1.1)",
     "inconclusive": "?: inconclusive, the interval contains 1 and is wider",
-    "nothing drafted": "0: nothing was drafted, so this is the target's own speed",
-    "few accepted": "0: hardly any tokens came from drafts, so this is the target's own speed",
+    "nothing drafted": "0: nothing was drafted",
+    "few accepted": "0: hardly any tokens came from drafts",
     "no interval": "?: no interval",
 }
 _STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}

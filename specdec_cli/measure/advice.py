@@ -23,7 +23,6 @@ from specdec_cli.settings.options import AUTO
 
 _LEAST_PASSES = 5
 """Fewer verifications of a size don't show what it costs."""
-_ALONE = {"nothing drafted": "Nothing was drafted", "few accepted": "Hardly any tokens came from drafts"}
 _DECIDED = ("faster", "slower", "no difference")
 """Findings that are precise enough to predict from."""
 
@@ -40,15 +39,17 @@ def advise(
     overall: the figures over all prompts of the variants without wrong answers. experts: of the target, 0 for a dense
     model.
     """
-    measured = [each for each in overall if each.speedup and not each.ran_alone]
+    none = [each.variant for each in overall if each.speedup and each.acceptance_rate is None]
+    few = [each.variant for each in overall if each.finding == "few accepted"]
+    measured = [each for each in overall if each.speedup and each.variant not in none + few]
     slow = [each for each in measured if each.finding != "faster"]
     costs = costs_of(trials)
     exact = {each.variant for each in overall if each.distance_per_token is None}
     sentences = [*_equals(verdict, variants, trials, exact)]
-    baselines = {variant.name for variant in variants if variant.is_baseline}
-    for finding, what in _ALONE.items():
-        if idle := [each.variant for each in overall if each.finding == finding and each.variant not in baselines]:
-            sentences.append(f"{what} with {_listed(idle)}, so this is the target's own speed.")
+    for what, idle in (("Nothing was drafted", none), ("Hardly any tokens came from drafts", few)):
+        if idle:
+            why = "any difference from the target alone is the cost of trying to draft, and noise"
+            sentences.append(f"{what} with {_listed(idle)}, so {why}.")
     if slow:
         sentences += _short_answers([trial for trial in trials if trial.variant in {each.variant for each in slow}])
     if costs:

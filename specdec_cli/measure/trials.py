@@ -151,10 +151,10 @@ class Summary:
     """One variant over a set of prompts.
 
     tokens_per_s: the geometric mean over prompts, so that a variant's speed divided by its baseline's is the speedup.
-    ttft_s: the median over trials. speedup: None for a baseline, and where nothing was drafted. per_position: of the
-    drafts that reached a position, the share accepted up to there. reached: how many drafts that were, by position.
-    shares: of the decoding time, by part: draft, verify, sample, other. distance_per_token: of a lossy rule, the total
-    variation between the distribution of a token and the target's.
+    ttft_s: the median over trials. speedup: None for a baseline, and without a speed. per_position: of the drafts that
+    reached a position, the share accepted up to there. reached: how many drafts that were, by position. shares: of the
+    decoding time, by part: draft, verify, sample, other. distance_per_token: of a lossy rule, the total variation
+    between the distribution of a token and the target's.
     """
 
     variant: str
@@ -175,23 +175,23 @@ class Summary:
     def finding(self) -> str:
         """What its speed shows: a `Difference`, "nothing drafted" or "few accepted"; empty if nothing was measured.
 
-        If few draft tokens were accepted, only time lost on drafts can make a difference: a higher speed is chance.
+        If no or few draft tokens were accepted, only time lost on drafting can make a difference: a higher speed is
+        chance.
         """
-        if self.acceptance_rate is None:
+        difference = self.speedup.difference if self.speedup else ""
+        if self.acceptance_rate is None and difference != "slower":
             return "nothing drafted" if self.tokens_per_s else ""
-        if self.speedup is None:
-            return ""
         hardly = self.tokens_per_step is not None and self.tokens_per_step < _HARDLY
-        return "few accepted" if hardly and self.speedup.difference != "slower" else self.speedup.difference
+        return "few accepted" if hardly and difference not in ("", "slower") else difference
 
     @property
     def ran_alone(self) -> bool:
-        """Whether its speed is the target's own."""
+        """Whether it used no drafts, or hardly any, and lost no time that can be shown."""
         return self.finding in ("nothing drafted", "few accepted")
 
     @property
     def claimed(self) -> Interval | None:
-        """The speedup, if it may be shown: something was drafted, and the interval excludes 1."""
+        """The speedup, if it may be shown: the interval excludes 1, and drafts can have made the difference."""
         return self.speedup if self.finding in ("faster", "slower") else None
 
     @property
@@ -232,7 +232,7 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
 
     speeds = by_prompt((trial.prompt, trial.tokens_per_s) for trial in mine if trial.tokens_per_s)
     speed = statistics.geometric_mean(speeds.values()) if speeds else None
-    drafted = any(trial.drafted for trial in mine)
+    ratios = paired_ratios(chosen, variant, baseline) if variant != baseline else {}
     parts = {"draft": "draft_s", "verify": "verify_s", "sample": "sample_s", "other": "overhead_s"}
     decode = total("decode_s")
     reached, per_position = acceptance_by_position(mine)
@@ -247,7 +247,7 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
         tpot_ms=_ratio(1000, speed or 0),
         acceptance_rate=_ratio(total("accepted"), total("drafted")),
         tokens_per_step=_ratio(total("decoded"), total("steps")),
-        speedup=geometric_interval([*paired_ratios(chosen, variant, baseline).values()]) if drafted else None,
+        speedup=geometric_interval(list(ratios.values())),
         per_position=per_position,
         shares={name: total(part) / decode for name, part in parts.items()} if decode else {},
         distance_per_token=sum(distances) / max(tokens, 1) if distances else None,

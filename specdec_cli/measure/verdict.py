@@ -1,6 +1,7 @@
 """Whether drafting pays: the verdict on a comparison, and what each variant shows, in words.
 
-One rule for all of it: a ratio is shown only if something was drafted and the interval excludes 1 (`Summary.claimed`).
+One rule for all of it: a ratio is shown only if the interval excludes 1 and drafts can have made the difference
+(`Summary.claimed`).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _without_drafts(right: Mapping[str, Summary], baselines: Mapping[str, str], 
     return OverallVerdict(
         pays="few accepted" if few else "nothing drafted",
         headline=f"No: {'hardly any tokens came from drafts' if few else 'nothing was drafted'}",
-        sentence="All answers have the target's own speed.",
+        sentence="Any difference from the target alone is the cost of trying to draft, and noise.",
         recommendation=_ALONE,
         variant=variant,
         winner=baselines.get(variant),
@@ -153,8 +154,8 @@ def _predicate(summary: Summary) -> str:
     if summary.finding == "too few prompts":
         return "has no interval"
     return {
-        "nothing drafted": "drafted nothing: its speed is the target's own",
-        "few accepted": "used hardly any draft tokens: its speed is the target's own",
+        "nothing drafted": "drafted nothing",
+        "few accepted": "used hardly any draft tokens",
         "faster": f"is faster than the target alone: {summary.claimed}",
         "slower": f"is slower than the target alone: {summary.claimed}",
         "no difference": f"is as fast as the target alone{_interval(summary)}",

@@ -89,12 +89,12 @@ def test_a_variant_that_used_no_drafts_is_never_faster():
         return summarise(trials, "other", "base")
 
     nothing = summary(120, steps=100)
-    assert (nothing.speedup, nothing.finding, nothing.claimed) == (None, "nothing drafted", None)
+    assert (nothing.finding, nothing.claimed, nothing.bounds) == ("nothing drafted", None, "")
     few = summary(120, steps=100, drafted=60, accepted=1)
     assert few.speedup.difference == "faster" and (few.finding, few.claimed, few.bounds) == ("few accepted", None, "")
     assert nothing.ran_alone and few.ran_alone and few.pass_cost is None
-    slow = summary(80, steps=100, drafted=60, accepted=1)
-    assert (slow.finding, slow.ran_alone, slow.claimed) == ("slower", False, slow.speedup), "drafts can cost time"
+    for slow in (summary(80, steps=100, drafted=60, accepted=1), summary(80, steps=100)):
+        assert (slow.finding, slow.ran_alone, slow.claimed) == ("slower", False, slow.speedup), "drafting costs time"
     drafted = summary(120, drafted=60, accepted=50)
     assert (drafted.finding, drafted.claimed) == ("faster", drafted.speedup)
     assert drafted.pass_cost * drafted.speedup.mean == pytest.approx(drafted.tokens_per_step) == 2.0

@@ -1,4 +1,4 @@
-"""`compare` and `demo` show a ratio only if something was drafted and the interval excludes 1."""
+"""`compare` and `demo` show a ratio only if the interval excludes 1 and drafts can have made the difference."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def claims_of(result):
             interval = geometric_interval([*paired_ratios(trials, name, ALONE).values()])
             mine = [each for each in trials if each.variant == name]
             accepted = any(each.steps < len(each.tokens) - 1 for each in mine)
-            if any(each.drafted for each in mine) and excludes_one(interval) and (accepted or interval.mean < 1):
+            if excludes_one(interval) and (accepted or interval.mean < 1):
                 claims[category, name] = f"{interval.mean:.2f}x"
     return claims
 
@@ -86,7 +86,7 @@ def claims_of(result):
 @pytest.mark.slow
 @settings(deadline=None)
 @given(results())
-def test_a_comparison_shows_a_ratio_only_for_drafts_and_with_an_interval_that_excludes_1(result):
+def test_a_comparison_shows_a_ratio_only_with_an_interval_that_excludes_1_and_a_gain_only_for_drafts(result):
     claims, verdict = claims_of(result), result.verdict
     event(f"{len(claims)} claims, {verdict.pays}")
     html = page(result)
@@ -102,7 +102,6 @@ def test_a_comparison_shows_a_ratio_only_for_drafts_and_with_an_interval_that_ex
     assert (verdict.pays == "yes") == any(float(claim[:-1]) > 1 for (of, _), claim in claims.items() if of == "all")
     data = result.to_json()
     assert bool(data["verdict"]["speedup"]) == (("all", verdict.variant) in claims)
-    assert all(each["speedup"] is None or each["acceptance_rate"] is not None for each in data["summaries"])
 
 
 @pytest.mark.slow

@@ -129,6 +129,9 @@ def test_a_verdict_says_nothing_was_drafted_only_if_nothing_was():
     assert verdict_on(SLOW, IDLE).pays == "no"
     assert "Hardly any tokens came from drafts with k=auto, so" in words(FLAT, SLOW, WASTED)
     assert "Nothing was drafted with k=auto, so" in words(FLAT, SLOW, IDLE)
+    late = ("k=auto", "auto", 80, {"steps": 100, "draft_s": 0.5})
+    assert verdict_on(late).headline.startswith("No: 0.8")
+    assert words(FLAT, late).startswith("Nothing was drafted") and "Drafting takes" not in words(FLAT, late)
 
 
 def test_too_few_prompts_wrong_and_lossy_variants_and_no_measurement():
