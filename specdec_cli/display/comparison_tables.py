@@ -164,7 +164,7 @@ def _noise(name: str, spread: float) -> str:
 def key(result: ComparisonResult, signs: bool = False) -> list[str]:
     """What the columns mean, and which categories have no table. signs: explain those of a screen."""
     lines = [
-        "tok/s: geometric means over the prompts, so their ratio is the speedup",
+        "tok/s: after the first token; geometric means, so their ratio is the speedup",
         "speedup = tok/step / cost; empty unless the interval excludes 1",
         "cost: time of a step with its draft / time of a step of the target alone",
     ]
