@@ -4,18 +4,20 @@ Speeds are compared only within one prompt and one round, so that neither the pr
 affects the ratio.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 LEAST_PROMPTS = 3
 """Fewer say nothing about the spread."""
-_STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
-"""Quantile 0.975 of Student's t by number of prompts, if there are too few to resample: for six ratios of 0.32 to 0.65,
-resampling gave an interval up to 1.45, because some resamples contain only nearly equal ratios.
+_LEAST_RESAMPLED = 8
+"""Fewer ratios get Student's interval: for six of 0.32 to 0.65, resampling gave an interval up to 1.45, because some
+resamples contain only nearly equal ratios.
 """
 
 
@@ -59,8 +61,24 @@ class Interval:
         """The interval for a table; empty if there is none."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
 
+    def best_of(self, variants: int) -> Interval:
+        """The interval if this is the best of several variants: one that holds for all of them (Bonferroni)."""
+        if self.low is None or self.high is None:
+            return self
+        wider = _student(self.count - 1, 0.025 / variants) / _student(self.count - 1, 0.025)
+        low, high = (self.mean * (bound / self.mean) ** wider for bound in (self.low, self.high))
+        return replace(self, low=low, high=high)
+
     def __str__(self) -> str:
         return f"{self.mean:.2f}x" + (f" ({self.bounds.replace('-', ' to ')})" if self.bounds else "")
+
+
+def _student(df: int, tail: float) -> float:
+    """The value that Student's t exceeds with probability `tail`: its density, integrated over atan(t / sqrt(df))."""
+    angles = np.linspace(0, math.pi / 2, 10_001)
+    density = np.cos(angles) ** (df - 1)
+    below = np.cumsum(density) - density / 2 - density[0] / 2
+    return math.sqrt(df) * math.tan(np.interp(1 - 2 * tail, below / below[-1], angles))
 
 
 def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 4000) -> Interval | None:
@@ -82,8 +100,8 @@ def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 
     errors = drawn.std(axis=1, ddof=1) / math.sqrt(n)
     usable = errors > 1e-12
     scores = (drawn.mean(axis=1)[usable] - mean) / errors[usable]
-    if n in _STUDENT or scores.size < 100:  # too few different resamples: Student's t with the same standard error
-        low, high = (sign * _STUDENT.get(n, _STUDENT[7]) for sign in (-1, 1))
+    if n < _LEAST_RESAMPLED or scores.size < 100:  # too few different resamples
+        low, high = (sign * _student(n - 1, 0.025) for sign in (-1, 1))
     else:
         low, high = np.quantile(scores, (0.025, 0.975)).tolist()
     return Interval(math.exp(mean), math.exp(mean - high * error), math.exp(mean - low * error), n)

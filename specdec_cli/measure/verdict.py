@@ -51,8 +51,9 @@ def overall_verdict(
     """overall: each variant's figures over all prompts. baselines: by variant. wrong: variants with wrong answers.
     default: the variant with the default draft length.
 
-    It is about the fastest variant whose interval is above 1, or else about the one with the highest mean. A wrong
-    variant is never the best, nor is one that used no drafts; a lossy one is only where no other was measured.
+    It is about the fastest variant whose interval is above 1, or else about the one with the highest mean. Of several
+    variants, the best one's interval has to be above 1 for the best of so many. A wrong variant is never the best, nor
+    is one that used no drafts; a lossy one is only where no other was measured.
     """
     ranking = _ranking(overall, baselines)
     measured = {each.variant: each for each in overall if baselines.get(each.variant) != each.variant and each.finding}
@@ -61,9 +62,11 @@ def overall_verdict(
     if not drafting:
         return replace(_without_drafts(right, baselines, bool(measured)), ranking=ranking)
     exact = {variant: each for variant, each in drafting.items() if each.distance_per_token is None} or drafting
-    faster = {variant: each for variant, each in exact.items() if each.finding == "faster"} or exact
-    best = faster[next(variant for variant in ranking if variant in faster)]
-    pays = _PAYS[best.finding]
+    faster = {variant: each for variant, each in exact.items() if each.finding == "faster"}
+    sure = {variant: each for variant, each in faster.items() if _is_faster(each, len(exact))}
+    chosen = sure or faster or exact
+    best = chosen[next(variant for variant in ranking if variant in chosen)]
+    pays = "inconclusive" if faster and not sure else _PAYS[best.finding]
     others = wrong or any(each.distance_per_token is not None for each in measured.values())
     setting = "exact setting" if others and best.distance_per_token is None else "setting"
     headline, sentence, recommendation = _words(best, pays, setting if len(measured) > 1 else "", default)
@@ -80,6 +83,11 @@ def overall_verdict(
         lossy=best.distance_per_token is not None,
         ranking=ranking,
     )
+
+
+def _is_faster(summary: Summary, variants: int) -> bool:
+    """Whether it's faster than the target alone, also as the best of so many variants."""
+    return summary.speedup is not None and summary.speedup.best_of(variants).difference == "faster"
 
 
 def _ranking(overall: Sequence[Summary], baselines: Mapping[str, str]) -> tuple[str, ...]:
@@ -138,7 +146,8 @@ def _words(best: Summary, pays: Pays, setting: str, default: str | None) -> tupl
         return headline, f"{name} is not faster than the target alone{interval}.", _ALONE
     if pays == "inconclusive":
         headline = f"Inconclusive: {name} may be faster or slower than the target alone"
-        return headline, f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
+        chance = f"{name} was measured at {speedup}, but the best of several settings can look faster by chance."
+        return headline, chance if speedup else f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
     count = "1 was" if best.speedup and best.speedup.count == 1 else "2 were"
     headline = f"Too few prompts: {count} measured, and an interval needs at least {LEAST_PROMPTS}"
     return headline, "Without an interval, no speedup is claimed.", "Measure more prompts."

@@ -34,6 +34,17 @@ def test_mean_and_interval_are_students_for_well_behaved_data(n, t, error):
     assert interval.high == pytest.approx(np.exp(logs.mean() + half), rel=error)
 
 
+def test_the_best_of_several_gets_a_wider_interval():
+    """With three prompts, Student's quantiles have a closed form."""
+    interval = Interval(1.2, 1.2 / 1.1, 1.2 * 1.1, 3)
+    widths = [p / math.sqrt((1 - p * p) / 2) for p in (0.95, 0.9875)]
+    wider = math.exp(math.log(1.1) * widths[1] / widths[0])
+    best = interval.best_of(4)
+    assert (best.low, best.high) == (pytest.approx(1.2 / wider, rel=1e-4), pytest.approx(1.2 * wider, rel=1e-4))
+    assert interval.difference == "faster" and best.difference == "inconclusive"
+    assert interval.best_of(1) == interval
+
+
 @pytest.mark.parametrize("n", [8, 40])
 @pytest.mark.parametrize("shape", ["normal", "skewed"])
 def test_coverage_is_95_percent(n, shape):
