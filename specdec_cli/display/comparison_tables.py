@@ -111,7 +111,12 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     title = "tokens/s against the saved result (measured at another time, so not paired)"
     table.title, table.title_justify = title, "left"
     table.padding = (0, 1)
+    alone = {each.name for each in result.variants if each.is_baseline}
+    drifted = []
     for each in changes(before, result):
+        if each.name in alone and each.ratio.excludes_one:
+            how = f"{each.name} is {each.ratio.difference} now"
+            drifted.append(f"{how}, so the machine differs: compare the other rows with that one")
         speeds = (f"{speed:,.1f}" for speed in (each.then, each.now))
         ratio = f"{each.ratio.mean:.2f}x" if each.ratio.excludes_one else ""
         table.add_row(each.name, *speeds, ratio, each.ratio.bounds, each.ratio.difference)
@@ -123,7 +128,8 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
         "versions": (before.versions, result.versions),
     }
     differing = [f"different {name}: {then} then, {now} now" for name, (then, now) in facts.items() if then != now]
-    return Group(table, *(Text(line, style="yellow") for line in differing))
+    above, below = ([Text(line, style="yellow") for line in lines] for lines in (drifted, differing))
+    return Group(*above, table, *below)
 
 
 def preamble(result: ComparisonResult) -> list[str]:

@@ -37,10 +37,10 @@ def kept(tmp_path, change=lambda data: None):
     return str(tmp_path / "x.json")
 
 
-def shown(before):
+def shown(before, now=RESULT):
     console = Console(width=100)
     with console.capture() as printed:
-        console.print(against(RESULT, before))
+        console.print(against(now, before))
     return printed.get()
 
 
@@ -54,6 +54,14 @@ def test_what_is_kept_comes_back(tmp_path):
         os.utime(kept_comparisons.path_of(name), (mtime, mtime))
     kept_comparisons.path_of("lost").symlink_to("nowhere")
     assert [name for name, _ in kept_comparisons.kept()][:1] == ["mine"]
+
+
+def test_a_machine_that_has_changed_is_named_above_the_table():
+    trials = [trial("k=2", str(i), 4.0 + i / 100, tokens=3) for i in range(3)]
+    now = replace(RESULT, prompts={str(i): f"asked {i}" for i in range(3)}, trials=tuple(trials))
+    then = replace(now, trials=tuple(replace(each, decode_s=each.decode_s / 2) for each in trials))
+    assert "k=2 is slower now, so the machine differs" in shown(then, now).split("tokens/s against")[0]
+    assert "the machine differs" not in shown(now, now)
 
 
 def with_settings(**settings):
