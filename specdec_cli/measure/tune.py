@@ -246,13 +246,14 @@ class Tuner:
 
         cores = host.physical_cores()
         candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
-        total: dict[int, float] = {}
-        for threads in candidates:
+        total = dict.fromkeys(candidates, 0.0)
+        tried = self.tried[role] = dict.fromkeys(candidates, 0.0)
+        for threads in [*candidates, *candidates[::-1]]:  # so that a machine that slows down favours none of them
             context.set_threads(threads)
-            budget_s = self._seconds * 0.1 / len(candidates)
+            budget_s = self._seconds * 0.05 / len(candidates)
             laps = pass_seconds(context, self._text_for(context), sizes, len(sizes), budget_s)
-            self.tried.setdefault(role, {})[threads] = laps[1]
-            total[threads] = sum(laps.values())
+            tried[threads] += laps[1] / 2
+            total[threads] += sum(laps.values())
         return min(candidates, key=lambda threads: total[threads])
 
     def _seconds_after(self, fill: int, context: Context) -> float:

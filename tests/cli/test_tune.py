@@ -1,11 +1,14 @@
 """`specdec tune`: what it measures, what it keeps, and what `run` then does with it."""
 
+import itertools
 import json
 import signal
 import time
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from devices import device
@@ -68,6 +71,19 @@ def timed(monkeypatch):
     for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
     return asked
+
+
+def test_a_machine_that_slows_down_does_not_favour_the_threads_that_are_tried_first(monkeypatch):
+    """Two threads are a tenth faster than one, and each measurement runs a fifth slower than the first."""
+    monkeypatch.setattr(tuner.host, "physical_cores", lambda: 2)
+    monkeypatch.setattr(tuner.Tuner, "_text_for", lambda *_: [1])
+    pace, seconds = itertools.count(10, 2), {1: 0.10, 2: 0.09}
+    monkeypatch.setattr(pass_probes, "pass_seconds", lambda context, *_: {1: seconds[context.threads] * next(pace)})
+    tuning_run, context = object.__new__(tuner.Tuner), SimpleNamespace()
+    context.set_threads = partial(setattr, context, "threads")
+    tuning_run._seconds, tuning_run.tried = 1.0, {}
+    assert tuning_run._fastest("target", context, (1,)) == 2
+    assert tuning_run.tried == {"target": {1: pytest.approx(1.3), 2: pytest.approx(1.17)}}
 
 
 @pytest.fixture
