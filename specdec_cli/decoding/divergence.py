@@ -93,7 +93,7 @@ class Divergence:
     def __str__(self) -> str:
         own, other = ("outright" if by is None else f"by {by:.3g}" for by in (self.own_margin, self.margin))
         return self.bug or (
-            f"rounding, proved: computed again, the target alone prefers its token {own}; "
+            f"proved to be rounding: computed again, the target alone prefers its token {own}; "
             f"{_with(self.width)}, it prefers the other {other} ({self.unit})"
         )
 

@@ -190,11 +190,11 @@ def _sameness(metrics: Metrics, baseline: BaselineResult | None) -> str:
         return "same distribution"
     if baseline.differs_at is None:
         return "same text"
-    where = f"from token {baseline.differs_at + 1} on"
+    where = f"from token {baseline.differs_at + 1}"
     if baseline.divergence is None:
-        return f"another text {where}"
+        return f"the texts differ {where}"
     bug = baseline.divergence.bug
-    return f"WRONG {where}: this is a bug in specdec" if bug else f"another text {where} (rounding, proved)"
+    return f"WRONG {where} on: this is a bug in specdec" if bug else f"the texts differ {where} (proved to be rounding)"
 
 
 def _speeds(run: RunRecord) -> list[Text]:
@@ -312,5 +312,5 @@ def alone_line(metrics: Metrics, found: BaselineResult) -> Text:
         return Text(f"same text, token for token{speeds}")
     if found.differs_at is None:
         return Text("sampled again: this acceptance rule keeps the distribution, not the text")
-    why = str(found.divergence or "can't be explained: the passes of the first answer can't be repeated (try /regen)")
-    return Text(f"another text from token {found.differs_at + 1} on: {why}")
+    why = str(found.divergence or "cause unknown: the passes of the first answer can't be repeated (try /regen)")
+    return Text(f"the texts differ from token {found.differs_at + 1}: {why}")

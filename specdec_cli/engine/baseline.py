@@ -19,8 +19,8 @@ class BaselineResult:
     """The target alone on the same prompt with the same seed, and how its text compares.
 
     identical: None if the texts need not agree (sampling by rejection keeps the distribution, not the text).
-    divergence: None if the texts are equal, or if the difference can't be explained any more. differs_at: the first
-    token that differs. speedup: paired part by part; None if it wasn't measured. drafted_tokens_per_s: the speed with
+    divergence: None if the texts are equal, or if the cause of the difference is unknown. differs_at: the first token
+    that differs. speedup: paired part by part; None if it wasn't measured. drafted_tokens_per_s: the speed with
     drafts that may be shown beside that of the target alone; None if the two weren't measured in turn. probes: how many
     steps of the answer itself ran without a draft and served as the baseline; 0 if the target alone was run.
     """

@@ -110,7 +110,7 @@ def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
     found = explained(own, mine, settings, rule)
     assert found.kind == "rounding" and not found.bug
     assert found.width > 1 and all(margin is None or margin > 0 for margin in (found.own_margin, found.margin))
-    assert "rounding, proved" in str(found)
+    assert "proved to be rounding" in str(found)
     for position, token in enumerate(mine.tokens):
         row = recomputed(Rounding(Table(V, 1)), PROMPT, mine, position)
         decided = choice(settings, rule, mine.tokens[:position]).token(row)

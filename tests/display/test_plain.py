@@ -186,8 +186,8 @@ def test_the_line_under_an_answer_in_a_chat():
             BaselineResult(4.0, True),
             "same text, token for token; 8.0 tokens/s with drafts, 4.0 alone (one answer each)",
         ),
-        (TIE, "another text from token 6 on: rounding, proved: "),
-        (replace(TIE, divergence=None), "another text from token 6 on: can't be explained: "),
+        (TIE, "the texts differ from token 6: proved to be rounding: "),
+        (replace(TIE, divergence=None), "the texts differ from token 6: cause unknown: "),
         (BaselineResult(4.0, None), "sampled again: "),
     ],
 )
