@@ -38,6 +38,7 @@ from specdec_cli.make_drafts.draft_copy import (
 )
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import before_a_loop
+from specdec_cli.settings.config import check_value
 from specdec_cli.weights import prompt as prompt_text
 from specdec_cli.weights.model_loading import load_model, load_tried
 
@@ -73,6 +74,9 @@ class LayerSearch:
     keep: int
     prompts: str | None = None
     gpu_layers: int = -1
+
+    def __post_init__(self) -> None:
+        check_value("gpu_layers", self.gpu_layers)
 
 
 def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True) -> DraftCopyResult:

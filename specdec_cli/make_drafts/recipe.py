@@ -96,6 +96,7 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         check_value("threads", self.threads)
+        check_value("gpu_layers", self.gpu_layers)
         if not 1000 <= self.tokens <= 10**9:
             raise UsageError(f"training cannot use {self.tokens:,} tokens", "Use --tokens 1000 to 1000000000.")
         if not 8 <= self.longest <= 8192:

@@ -33,6 +33,8 @@ def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
         (("distill", "--from", "x.gguf", "--words", "9"), "are only for --from scratch"),
         (("eagle3", "--minutes", "0"), "take 0 minutes"),
         (("eagle3", "-t", "-3"), "threads cannot be -3"),
+        (("medusa", "-ngl", "-5"), "gpu-layers cannot be -5"),
+        (("prune", "--search", "4", "-ngl", "-5"), "gpu-layers cannot be -5"),
         (("eagle3", "--tokens", "5"), "5 tokens"),
         (("eagle3", "--tokens", "2000000000"), "Use --tokens 1000 to 1000000000."),
     ],
