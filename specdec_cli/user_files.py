@@ -46,7 +46,7 @@ def name_as_text(name: str) -> str:
 
 def config_dir() -> Path:
     """The folder of the user's own profiles and settings."""
-    return platformdirs.user_config_path("specdec")
+    return platformdirs.user_config_path("specdec", appauthor=False)
 
 
 def cache_dir() -> Path:

@@ -195,7 +195,7 @@ def text_of(source: Source) -> str | None:
 
 def folder() -> Path:
     """The folder of the indexes; all of them can be made again."""
-    return platformdirs.user_cache_path("specdec") / "corpora"
+    return platformdirs.user_cache_path("specdec", appauthor=False) / "corpora"
 
 
 def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:

@@ -118,4 +118,4 @@ def load(name: str) -> ComparisonResult:
 
 
 def _folder() -> Path:
-    return platformdirs.user_data_path("specdec") / "comparisons"
+    return platformdirs.user_data_path("specdec", appauthor=False) / "comparisons"
