@@ -39,6 +39,8 @@ _LEFT_OUT = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """A line in place of others, such as "# ... rest unchanged ...". An ellipsis alone is Python."""
+_MOST_LEFT_OUT = 200
+"""Characters of a line that are searched for that: the time grows with their square."""
 _STYLES = {"@": "cyan", "+": "green", "-": "red"}
 
 
@@ -158,7 +160,7 @@ class Passage:
 
 
 def _left_out(text: str) -> int:
-    return sum(bool(_LEFT_OUT.match(line)) for line in text.splitlines())
+    return sum(bool(_LEFT_OUT.match(line[:_MOST_LEFT_OUT])) for line in text.splitlines())
 
 
 def _blocks(answer: str, is_diff: bool) -> Iterator[tuple[str, bool]]:

@@ -15,8 +15,6 @@ from pathlib import Path
 from statistics import fmean
 from time import monotonic
 
-import platformdirs
-
 from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
@@ -29,7 +27,7 @@ from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.pairs.profiles import DEMO
 from specdec_cli.settings.config import Settings
-from specdec_cli.user_files import bundled_dir, replacement
+from specdec_cli.user_files import bundled_dir, cache_dir, remove_abandoned, replacement
 
 PROMPT = """\
 class Stack:
@@ -95,10 +93,11 @@ def _widened(target: Path, interrupt: Interrupt) -> Path | None:
     """A copy with 32-bit weights in the user's cache; None if it can't be made. Raises Interrupted."""
     try:
         about = target.stat()
-        folder = platformdirs.user_cache_path("specdec", appauthor=False) / "demo"
+        folder = cache_dir() / "demo"
         copy = folder / f"target-f32-{about.st_size}-{about.st_mtime_ns}.gguf"
         if not copy.exists():
             folder.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(folder, "specdec-*.tmp")
             with replacement(copy) as new:
                 quantize.write(quantize.Copy(target, new, 2, file_type=_F32), interrupt, lambda _: None)
     except (OSError, SpecdecError):

@@ -78,7 +78,7 @@ def overall_verdict(
         sentence=sentence,
         recommendation=recommendation,
         variant=best.variant,
-        speedup=best.claimed,
+        speedup=None if pays == "inconclusive" else best.claimed,
         winner={"yes": best.variant, "no": baselines.get(best.variant)}.get(pays),
         lossy=best.distance_per_token is not None,
         ranking=ranking,
@@ -145,9 +145,11 @@ def _words(best: Summary, pays: Pays, setting: str, default: str | None) -> tupl
         headline = f"No: {speedup} with {name}" if speedup else f"No: {name} is as fast as the target alone"
         return headline, f"{name} is not faster than the target alone{interval}.", _ALONE
     if pays == "inconclusive":
+        if speedup:
+            chance = f"{name} was measured at {speedup}, but the best of several settings can look faster by chance."
+            return f"Inconclusive: {name} may be faster than the target alone", chance, _MEASURE_MORE
         headline = f"Inconclusive: {name} may be faster or slower than the target alone"
-        chance = f"{name} was measured at {speedup}, but the best of several settings can look faster by chance."
-        return headline, chance if speedup else f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
+        return headline, f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
     count = "1 was" if best.speedup and best.speedup.count == 1 else "2 were"
     headline = f"Too few prompts: {count} measured, and an interval needs at least {LEAST_PROMPTS}"
     return headline, "Without an interval, no speedup is claimed.", "Measure more prompts."
