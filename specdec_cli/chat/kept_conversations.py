@@ -30,6 +30,7 @@ class KeptMessage:
 class KeptConversation:
     """text, tokens, marks: what the models had read of it, checked by `checksum`; see engine/conversation.py. caches:
     by role, the model file and the build of llama.cpp that wrote the cache. checksums: by role, that of its file.
+    n_dropped: how many messages the last prompt left out.
     """
 
     messages: tuple[KeptMessage, ...]
@@ -39,6 +40,7 @@ class KeptConversation:
     checksum: int | None = None
     caches: dict[str, str] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
+    n_dropped: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -70,8 +72,8 @@ def save(conversation: Conversation, name: str) -> Path:
             caches[loaded.role] = _identity(loaded)
             checksums[loaded.role] = text.save(cache_path(name, loaded.role))
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
-    kept = KeptConversation(messages, read.text, read.tokens, read.marks, _checksum(read), caches, checksums)
-    return CONVERSATIONS.save(name, kept)
+    of_read = (read.text, read.tokens, read.marks, _checksum(read))
+    return CONVERSATIONS.save(name, KeptConversation(messages, *of_read, caches, checksums, conversation.n_dropped))
 
 
 def restore(conversation: Conversation, name: str) -> list[str]:
@@ -81,6 +83,8 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     kept, session = read(name), conversation.session
     target_changed = kept.caches.get("target", "") != _identity(session.models.target)
     conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
+    begun = kept.n_dropped + (conversation.system is not None)
+    conversation.oldest = next(iter(conversation.messages[begun:]), None) if kept.n_dropped else None
     conversation.read = ReadText()
     if not kept.is_whole:
         return ["the models read the conversation again: its file has changed, or an older version of specdec wrote it"]

@@ -162,6 +162,11 @@ class CostModel:
             return expected
         return min(step.draft_s + step.verify_s + step.sample_s, math.exp(NOISE) * expected)
 
+    @property
+    def seen(self) -> int:
+        """How many passes of the target it has followed."""
+        return self._verify.seen.total()
+
     def learned(self) -> dict[str, dict[int, float]]:
         """Seconds of passes over n tokens, as far as known, by the role of their model."""
         return {"target": self._verify.now(), "draft": self._draft.now()}

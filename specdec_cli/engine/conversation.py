@@ -53,8 +53,10 @@ class Conversation:
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     n_dropped: int = 0
     """How many messages the last prompt left out."""
-    _oldest: Message | None = None
-    """The first message that it kept, if it left out others."""
+    oldest: Message | None = None
+    """The first message that it kept, if it left out others; the next prompt begins there, too, if it fits."""
+    _oldest_before: Message | None = None
+    """The one of the prompt before it."""
     read: ReadText = field(default_factory=ReadText)
     _pending: Generation | None = None
     """The answer that `stream_text` yields now."""
@@ -160,7 +162,7 @@ class Conversation:
             if self.messages[i]["role"] == "user":
                 text = self.messages[i]["content"]
                 del self.messages[i:]
-                self._oldest = None  # this message may have left no room for others
+                self.oldest = self._oldest_before  # this message may have left no room for others
                 return text
         return None
 
@@ -178,7 +180,7 @@ class Conversation:
         answer = self.session.start(prompt.tokens, self.sampling, self.speculative)
         self.read = prompt.followed_by("", [])
         self.n_dropped = first - self._n_system
-        self._oldest = self.messages[first] if self.n_dropped else None
+        self._oldest_before, self.oldest = self.oldest, self.messages[first] if self.n_dropped else None
         return answer
 
     @property
@@ -192,7 +194,7 @@ class Conversation:
         most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
         answer = max(LEAST_ANSWER, min(self.settings.max_tokens, most // 4))
         system = self._n_system
-        first = next((i for i, message in enumerate(self.messages) if message is self._oldest and self.drops), system)
+        first = next((i for i, message in enumerate(self.messages) if message is self.oldest and self.drops), system)
 
         def prompt_from(first: int) -> ReadText:
             return self._prompt_of([*self.messages[:system], *self.messages[first:]])
@@ -202,8 +204,14 @@ class Conversation:
             return prompt, first
         _, *later = [i for i in range(first, len(self.messages)) if self.messages[i]["role"] == "user"]
         if later and self.drops:
-            roomy = most - answer - most // 4
-            first = later[bisect_left(later[:-1], True, key=lambda i: len(prompt_from(i).tokens) <= roomy)]
+
+            def place(room: int) -> int:
+                """Of the first question from which a prompt has at most so many tokens, or else of the last one."""
+                return bisect_left(later[:-1], True, key=lambda i: len(prompt_from(i).tokens) <= room)
+
+            # After a long question there may be room for earlier ones, but not for several turns more.
+            places = map(place, (most - answer - most // 4, most - answer, most - LEAST_ANSWER))
+            first = later[next((i for i in places if i < len(later) - 1), -1)]
             prompt = prompt_from(first)
         if len(prompt.tokens) + LEAST_ANSWER > most:
             raise ContextFull(most)

@@ -57,7 +57,7 @@ class Drafting:
         names = self._usable(settings)
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
         for policy in policies.values():
-            if isinstance(policy, KnownLength):
+            if type(policy) is KnownLength:
                 policy.expect(self._predicted(settings, 0))
         all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
         return chain_length(policies) if all_adapt else self._fixed(settings)
@@ -97,9 +97,12 @@ class Drafting:
         self._policies.clear()
 
     def learned_costs(self) -> Iterator[tuple[str, dict[int, float]]]:
-        """Seconds of passes over n tokens, as the answers so far have shown them, each with the role of the model."""
-        for (name, *_), (_, costs) in self._policies.items():
-            for role, seconds in costs.learned().items() if costs else ():
+        """Seconds of passes over n tokens, as the answers so far have shown them, each with the role of the model. What
+        follows more passes comes later.
+        """
+        known = [(costs, name) for (name, *_), (_, costs) in self._policies.items() if costs and costs.seen]
+        for costs, name in sorted(known, key=lambda each: each[0].seen):
+            for role, seconds in costs.learned().items():
                 if role == "target" or drafters.spec(name).needs_model:
                     yield role, seconds
 

@@ -61,7 +61,8 @@ def flags(accel: str, attempt: int = 0) -> list[str]:
     chosen, cxx_flags = [*_FLAGS, ACCELERATORS[accel]], shlex.split(os.environ.get("CXXFLAGS", ""))
     if accel == "cuda" and nvcc():
         chosen += [f"-D{name}={nvcc()}" for name in ("CMAKE_CUDA_COMPILER", "CUDAToolkit_NVCC_EXECUTABLE")]
-    if os.name == "posix" and platform.machine().lower() in ("x86_64", "amd64"):
+    # Make and Ninja would expand a $ in its path.
+    if os.name == "posix" and platform.machine().lower() in ("x86_64", "amd64") and "$" not in str(_HEADER):
         cxx_flags += ["-include", str(_HEADER)]
     if attempt:
         chosen.append("-DGGML_CPU_REPACK=OFF")

@@ -141,5 +141,6 @@ class ThreadWatch:
             self._before, self._wait = None, _CALM
             self._tell(self._context.threads)
         else:
-            self._wait *= 2
+            if self._context.threads > threads:
+                self._wait *= 2
             self._end_trial()

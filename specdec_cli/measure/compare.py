@@ -335,6 +335,8 @@ class ComparisonRun:
             if (summary := summarise(trials, each.name, each.baseline, category))
         ]
         costs, agreement = costs_of(trials), session.costs.agreement
+        bitwise = any(each.settings.bitwise for each in variants.values())
+        slower = agreement.notes if agreement and bitwise else ()
         experts = session.pair.target.count("expert_count")
         result = ComparisonResult(
             specdec=__version__,
@@ -347,7 +349,7 @@ class ComparisonRun:
             corpus=len(session.weights.corpus) if session.weights.corpus else None,
             load_s=session.weights.load_s,
             max_tokens=session.settings.max_tokens,
-            notes=(*session.notes, *self._notes(), *([str(self.error)] if self.error else [])),
+            notes=(*session.notes, *slower, *self._notes(), *([str(self.error)] if self.error else [])),
             rounding=str(agreement) if agreement else None,
             rounds=self._rounds,
             seed=self._seed,

@@ -197,12 +197,16 @@ def test_a_full_context_drops_several_turns_at_once_and_quickly(talk, monkeypatc
         assert 2 <= sum(reread) <= 10 and len(rendered) < 90
         assert all(len(answer.prompt) > 100 for answer, _ in turns[12:])
         assert turns[-1][0].tokens == afresh(talk, turns[-1][0])
-        assert conversation.n_dropped > 100
-        ask(conversation, "long " * 75)
-        assert conversation.n_dropped == 160
+        assert (dropped := conversation.n_dropped) > 100
+        kept_conversations.save(conversation, "full")
+        kept_conversations.restore(conversation, "full")
+        ask(conversation, "short")
+        assert conversation.n_dropped == dropped, "a restored one begins where it began"
+        ask(conversation, "long " * 62)
+        assert dropped < conversation.n_dropped < len(conversation.messages) - 2, "what has room stays"
         conversation.undo()
         ask(conversation, "short")
-        assert conversation.n_dropped < 160, "the long message has left its room"
+        assert conversation.n_dropped == dropped, "the long message has left its room"
         conversation.clear()
         assert ask(conversation, "one")[0].complete and conversation.n_dropped == 0
 

@@ -15,6 +15,9 @@ from specdec_cli.decoding.types import Draft, Verdict
 from specdec_cli.llama import pass_probes
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.measure.compare import ComparisonRun
+from specdec_cli.measure.suites import choose_prompts
+from specdec_cli.measure.variants import Variant
 from specdec_cli.settings.options import SpeculativeConfig
 from specdec_cli.weights import pass_costs
 
@@ -170,6 +173,9 @@ def test_only_bitwise_answers_say_that_bitwise_is_slower(monkeypatch, nothing_kn
         kinds = [SpeculativeConfig(bitwise=on) for on in (True, False, True)]
         notes = [session.generate("x", speculative=kind).notes for kind in kinds]
         assert [sum("a pass over two" in note for note in each) for each in notes] == [1, 0, 1]
+        compared = ComparisonRun(session.settings, [Variant("b", "b", replace(session.settings, bitwise=True))], 1)
+        found = compared.run(session, choose_prompts("", ["x"]), None, True, lambda *_: None)
+        assert any("a pass over two" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("k", [8, "auto"])

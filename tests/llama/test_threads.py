@@ -67,6 +67,14 @@ def test_while_it_stays_busy_more_threads_are_tried_ever_less_often():
     assert tries == [511, 1535, 3583]
 
 
+def test_bursts_of_other_programs_do_not_delay_a_trial_of_more_threads():
+    context = Context(2, {1: 0.04}, most=4)
+    for _ in range(20):
+        context.laps(*[0.04] * 20, *[0.4] * 6)
+    tried = [context.laps(0.04) or context.threads for _ in range(1000)]
+    assert 4 in tried
+
+
 def test_no_trial_changes_the_threads_where_passes_are_measured_or_must_agree():
     context = Context(1, {1: 0.04}, most=2)
     for end in (context.watch.stop, lambda: context.watch.try_fewer(7)):
