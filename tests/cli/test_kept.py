@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 
 import ggufs
@@ -66,7 +67,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
 
 @pytest.mark.slow
 def test_no_baseline_for_a_reader_that_has_gone():
-    command = f'{" ".join(SPECDEC)} run -n 600 -k 3 --baseline "def f(x):" | head -c 20'
+    command = f'{shlex.join(SPECDEC)} run -n 600 -k 3 --baseline "def f(x):" | head -c 20'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert "speedup" in done.stderr
     assert "differs" not in done.stderr and "0." not in done.stderr.split("speedup")[1].split("\n")[0]
