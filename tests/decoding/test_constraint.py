@@ -98,7 +98,10 @@ def test_tokens_that_are_forced_change_nothing():
     assert error("rejection", 1, PLAIN, forced=False) < EXACT
 
 
-@pytest.mark.parametrize(("rule", "made"), [("match", Late), ("rejection", Late), ("rejection", NeverBack)])
+@pytest.mark.parametrize(
+    ("rule", "made"),
+    [("match", Late), pytest.param("rejection", Late, marks=pytest.mark.slow), ("rejection", NeverBack)],
+)
 def test_a_mask_that_is_late_or_does_not_go_back_is_seen(rule, made):
     """Of the target alone it would be right: what was drafted makes the difference."""
     assert error(rule, 1, PLAIN, made, forced=False) > WRONG

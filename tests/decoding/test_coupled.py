@@ -69,7 +69,7 @@ def chance(sampling=PLAIN, n=1500, draft=True):
     return p_value(counts, exact(TARGET, sampling, 3), n)
 
 
-@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4], COMBINATIONS[5]])
+@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4], pytest.param(COMBINATIONS[5], marks=pytest.mark.slow)])
 def test_distribution(sampling):
     assert chance(sampling, draft=sampling is PLAIN) > 1e-4
 

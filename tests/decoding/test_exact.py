@@ -121,8 +121,11 @@ class Short(Timed):
         return min(self.policy.limit(room), 2)
 
 
+SLOW = pytest.param(FLAT, "rejection", 2, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    ("costs", "rule", "width"), [(FLAT, "rejection", 2), (STEEP, "rejection", 2), (FLAT, "match", 1)]
+    ("costs", "rule", "width"), [(FLAT, "rejection", 1), (STEEP, "rejection", 2), (FLAT, "match", 1), SLOW]
 )
 def test_a_policy_that_learns_keeps_it(costs, rule, width):
     target, draft = pair(11, n_vocab=3)

@@ -45,7 +45,7 @@ def test_the_best_of_several_gets_a_wider_interval():
     assert interval.best_of(1) == interval
 
 
-@pytest.mark.parametrize("n", [8, 40])
+@pytest.mark.parametrize("n", [8, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", ["normal", "skewed"])
 def test_coverage_is_95_percent(n, shape):
     rng = np.random.default_rng(n)

@@ -42,7 +42,10 @@ def assert_own(events, about, way=NAME):
     return Metrics.of(events).accepted
 
 
-@pytest.mark.parametrize("way", [NAME, "faulty+ngram", "ngram+faulty", "faulty+model", "model+faulty", "model<faulty"])
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("faulty+ngram", "faulty+model", "model+faulty")]
+
+
+@pytest.mark.parametrize("way", [NAME, "ngram+faulty", "model<faulty", *SLOW])
 def test_every_kind_of_fault(way):
     accepted = []
     for seed in range(300):

@@ -181,7 +181,10 @@ def known_ahead(target, top_k):
     return np.array(rows), np.array([wanted, wanted])
 
 
-@pytest.mark.parametrize(("width", "wrong"), [(1, False), pytest.param(2, False, marks=pytest.mark.slow), (1, True)])
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (1, True))]
+
+
+@pytest.mark.parametrize(("width", "wrong"), [(1, False), *SLOW])
 def test_sampled_answers_have_the_targets_distribution(tmp_path, target, width, wrong, monkeypatch):
     """By chi-square, with heads that know much; and a q that is another than the one drawn from is seen."""
     head = fitted(tmp_path / "fitted.gguf", *known_ahead(target, 3))

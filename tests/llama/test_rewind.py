@@ -113,7 +113,7 @@ def test_the_answer_is_the_targets_own(open_context, kind, k):
 # As the draft model
 
 
-@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("k", [1, pytest.param(4, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize(("kind", "of"), [*((kind, kind) for kind in EVERY), *((kind, "llama") for kind in FORGETFUL)])
 def test_a_draft_models_logits_after_a_rewind(open_context, kind, of, k):
     """For a target of its own kind, which it resembles, and for one of another, which refuses nearly all."""
