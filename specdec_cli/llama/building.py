@@ -89,11 +89,13 @@ def processor() -> str:
 
 
 def key(accel: str) -> str:
-    """Identifies builds for this processor, by this compiler, with these flags."""
-    cxx = compiler()
-    version = output(cxx, "--version") or ""
-    parts = "\n".join((processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()))
-    return f"{accel}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+    """Identifies builds for this processor and its GPUs, by these compilers, with these flags."""
+    version = output(compiler(), "--version") or ""
+    parts = [processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()]
+    if accel == "cuda":  # its code is for the GPUs that are there
+        queries = (nvcc(), "--version"), ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+        parts += [output(*query) or "" for query in queries]
+    return f"{accel}-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:8]}"
 
 
 def command(accel: str = "") -> str:

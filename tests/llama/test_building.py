@@ -119,6 +119,11 @@ def test_the_key_tells_processors_compilers_and_flags_apart(monkeypatch):
     keys.add(building.key("cpu"))
     monkeypatch.setattr(building, "compiler", lambda: "")
     assert len({*keys, building.key("cpu")}) == 5
+    cards = []
+    for card in ("8.6", "12.0", "12.0"):
+        monkeypatch.setattr(building, "output", lambda *command, card=card: card if command[0] == "nvidia-smi" else "")
+        cards.append(building.key("cuda"))
+    assert cards[0] != cards[1] == cards[2], "nvcc compiles for the GPUs that are there"
 
 
 def test_it_runs_before_anything_is_installed(tmp_path):
