@@ -1,10 +1,9 @@
 # The two commands to start with: `make run` and `make test`. Both set everything up first.
 
 PYTHON ?= python3
-# What llama.cpp is built for: auto, cpu, cuda, metal or vulkan.
-ACCEL  ?= auto
-
 VENV   := .venv
+# What llama.cpp is built for: auto, cpu, cuda, metal or vulkan. A build for Vulkan stays one.
+ACCEL  ?= $(if $(wildcard $(VENV)/.ready-vulkan-*),vulkan,auto)
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check
 
 # A build is for one processor and one compiler; on another, set-up builds again. Your CMAKE_ARGS take precedence.

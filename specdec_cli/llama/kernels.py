@@ -52,7 +52,7 @@ class TriedKernels:
             return f"this build of llama.cpp does not work on this processor: {self.death}"
         if self.fault:
             why = f"the fast kernels of this build of llama.cpp do not work on this processor ({self.fault})"
-            return f"{why}, so slower ones are used; to rebuild it: {building.command()}"
+            return f"{why}, so slower ones are used; to rebuild it: {rebuild()}"
         return "works" if self.extra_buffers else "works, without repacked weights (SPECDEC_REPACK=0)"
 
 
@@ -69,10 +69,15 @@ def verdict(types: Collection[int] = ()) -> TriedKernels:
         own = _of(more)
         found = own if own.fault or own.death else found
     if found.death:
-        raise SpecdecError(str(found), f"Build it on this machine: {building.command()}")
+        raise SpecdecError(str(found), f"Build it on this machine: {rebuild()}")
     if os.environ.get("SPECDEC_REPACK") == "0":
         return TriedKernels(False, found.fault)
     return found
+
+
+def rebuild() -> str:
+    """The command that builds llama.cpp again. Vulkan is used only where it was asked for, so it's named."""
+    return building.command("vulkan" if any(_libraries().glob("*ggml-vulkan*")) else "")
 
 
 def try_again() -> TriedKernels:

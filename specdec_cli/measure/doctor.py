@@ -161,7 +161,7 @@ def _kernels(library: Library, verdict: kernels.TriedKernels) -> Kernels:
     used = [name for name, word, _ in _KERNELS if word in built and (works or name not in _OF_EXTRA_BUFFERS)]
     unused = [name for name, word, flag in _KERNELS if flag in able and name not in used] if library.flags else []
     problem = "" if works else str(verdict)
-    return Kernels(tuple(used), tuple(unused), problem, building.command() if problem or unused else "")
+    return Kernels(tuple(used), tuple(unused), problem, kernels.rebuild() if problem or unused else "")
 
 
 def _library() -> Library:
