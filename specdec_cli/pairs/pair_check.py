@@ -100,8 +100,11 @@ class FreeMemory:
     def now(cls) -> FreeMemory:
         from specdec_cli.llama import host, library, placing
 
-        gpu = sum(device.free for device in placing.default_devices())
-        return cls(gpu, host.available_memory(), library.repacked_types())
+        gpus, main = placing.default_devices(), host.available_memory()
+        free = sum(device.free for device in gpus)
+        if main and gpus and not any(device.kind == "GPU" for device in gpus):  # they share the main memory
+            main = max(0, main - free)
+        return cls(free, main, library.repacked_types())
 
     def place(self, needed: int) -> Place:
         """Where `needed` bytes fit."""

@@ -154,10 +154,10 @@ class Weights:
             with self.optional(role):
                 devices = placing.whole(placement)
                 if head == "eagle3" and "output.weight" not in header.by_name:  # then it uses the target's matrix
-                    devices = placement = self.target.placement
+                    devices = self.target.placement
                 at = path, devices, interrupt
                 model = load_tried(*at, heads=True) if head else load_model(*at, adapters)
-                return LoadedModel(role, path, header, model, threads, placement, adapters, head)
+                return LoadedModel(role, path, header, model, threads, devices, adapters, head)
         return None
 
     @contextmanager

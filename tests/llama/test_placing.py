@@ -11,7 +11,7 @@ from driver import TARGET, assert_refused, run, told
 from engines import open_session
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.llama import library, placing
+from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Device, Placement
@@ -142,10 +142,13 @@ def test_a_draft_model_is_whole_unless_it_is_told_otherwise(machine, devices, pl
 
 
 @pytest.mark.parametrize("devices", [[GPUS[0], INTEGRATED], [INTEGRATED], GPUS, []])
-def test_memory_is_free_on_the_devices_that_are_used(machine, devices):
+def test_memory_is_free_on_the_devices_that_are_used(machine, devices, monkeypatch):
+    """An integrated GPU's is a part of the main memory, and counts once."""
     machine(*devices)
+    monkeypatch.setattr(host, "available_memory", lambda: 60 << 30)
     used = [device.free for device in devices if device != INTEGRATED] or [device.free for device in devices]
     assert FreeMemory.now().gpu == sum(used)
+    assert FreeMemory.now().main == (10 if devices == [INTEGRATED] else 60) << 30
 
 
 def test_a_pair_over_several_devices(machine, asked, monkeypatch, nothing_known):
@@ -161,14 +164,18 @@ def test_a_pair_over_several_devices(machine, asked, monkeypatch, nothing_known)
 
     monkeypatch.setattr(lib, "llama_model_load_from_file", as_told)
     with open_session(device="CUDA0,CUDA1", tensor_split="3,1", gpu_layers=5) as session:
-        assert session.models.target.loaded.offloaded and session.notes == ()
-        assert session.models.draft.loaded.placement == Placement()
+        target, draft = session.models.target.loaded, session.models.draft.loaded
+        assert target.offloaded and not target.model.offloaded and session.notes == ()
+        assert draft.model.offloaded and draft.placement.devices == ("CUDA2",), "its costs are those of that GPU"
     target = ("target.gguf", 5, [1000, 1001], LAYERS, [3, 1, *[0] * 14])
     assert asked == [target, ("draft.gguf", -1, [1002], NONE, None)]
     asked.clear()
     with open_session(device="CUDA0", device_draft="none") as session:
         assert not session.models.draft.loaded.offloaded
+        assert session.models.target.loaded.model.offloaded
     assert asked == [("target.gguf", -1, [1000], NONE, None), ("draft.gguf", -1, [], LAYERS, None)]
+    with open_session(device="CUDA0", gpu_layers=99, drafter="none", draft=None) as session:
+        assert session.models.target.loaded.model.offloaded, "these are all layers, too"
 
 
 def test_the_cpu_by_name_decodes():
