@@ -205,7 +205,7 @@ class Passes:
             reason = library.last_error() or "llama.cpp gave no reason"
             raise SpecdecError(
                 f"llama.cpp cannot create a context of {n_ctx} tokens for {model.path.name}: {reason}",
-                "Use a smaller context (-c) or fewer GPU layers (-ngl).",
+                "Use a smaller context (-c), fewer GPU layers (-ngl), or the draft model on the CPU (-ngld 0).",
             )
         model.adapt(handle)
         return handle

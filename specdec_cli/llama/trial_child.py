@@ -69,7 +69,7 @@ def started(log: Callable[[int, bytes, object], None]) -> ModuleType:
 
 
 def _print_errors(level: int, text: bytes, _user: object) -> None:
-    if level == _ERROR:
+    if level == _ERROR and b"failed to initialize" not in text:  # GPUs are hidden from trials
         with suppress(OSError):
             os.write(2, text)
 
