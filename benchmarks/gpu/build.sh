@@ -71,6 +71,7 @@ case $accel in
   cpu) flags+=(-DGGML_CUDA=OFF) ;;
   *) echo "ACCEL is $accel; it must be cuda or cpu" >&2; exit 1 ;;
 esac
+[ "$(uname -m)" != x86_64 ] || flags+=("-DCMAKE_CXX_FLAGS=-include '$repo/specdec_cli/llama/amx_tile_config.h'")
 command -v ninja >/dev/null && flags+=(-G Ninja)
 
 source_id=$(sha256sum <"$archive")

@@ -49,8 +49,8 @@ def summary(variant, category, mean):
 
 def comparison(suite, temp, **speedups):
     found = [summary("target alone", name, None) for name in speedups]
-    found += [summary("k=auto", name, mean) for name, mean in speedups.items()]
-    exactness = {"k=auto": {"identical": 5, "rounding": 1, "wrong": 0}}
+    found += [summary("ngram+model, k=auto", name, mean) for name, mean in speedups.items()]
+    exactness = {"ngram+model, k=auto": {"identical": 5, "rounding": 1, "wrong": 0}}
     return {"suite": suite, "temp": temp, "summaries": found, "partial": False, "exactness": exactness}
 
 
@@ -91,8 +91,8 @@ def test_the_report_holds_what_the_folder_holds(tmp_path):
     save(tmp_path / "peers.json", peers(classes=(0.0, 1.1)))
     text = report.everything(tmp_path)
     assert "| target | 256 | 5.00 | 5.50 |" in text and "| 4, 5 | draft | 1.500, 2.500 |" in text
-    assert "| k=auto | 1.50x (1.40 to 1.60), 200/s | 1.60x, 200/s |" in text
-    assert "k=auto: 5 answers identical, 1 rounding." in text
+    assert "| ngram+model, k=auto | 1.50x (1.40 to 1.60), 200/s | 1.60x, 200/s |" in text
+    assert "ngram+model, k=auto: 5 answers identical, 1 rounding." in text
     assert "| big | classes | 0 | a | 1.10x |" in text
     assert 'description: "a card; big with small as draft"' in text
     assert "Outside" not in text and "2 of 2 met." in text
