@@ -41,6 +41,8 @@ _LEFT_OUT = re.compile(
 """A line in place of others, such as "# ... rest unchanged ...". An ellipsis alone is Python."""
 _MOST_LEFT_OUT = 200
 """Characters of a line that are searched for that: the time grows with their square."""
+_SAID = re.compile(r"\s*(?:sure|certainly|of course|okay|here(?:'s| is| are)|below)\b[^\n]*:\s*\n", re.IGNORECASE)
+"""What a model says before a text that it doesn't put in a code block."""
 _STYLES = {"@": "cyan", "+": "green", "-": "red"}
 
 
@@ -129,7 +131,8 @@ class Passage:
         is_diff = bool(_DIFF.match(f"{self.path.suffix[1:]}\n{self.text}"))
         clear = {text: usable for text, usable in _blocks(answer, is_diff) if text.strip()}
         shared, left_out, added = counts(answer)
-        if 2 * shared >= left_out + added and not any(text.strip("\n") == old for text in clear):
+        alone = not _SAID.match(answer) or bool(_SAID.match(old))
+        if alone and 2 * shared >= left_out + added and not any(text.strip("\n") == old for text in clear):
             clear[blank + answer.strip("\n")] = True
         text = max(clear, key=score, default="")
         if not clear.get(text):
