@@ -57,8 +57,9 @@ def with_baselines(base: Settings, named: Mapping[str, Settings]) -> list[Varian
     baselines: dict[str, Variant[Settings]] = {}
     variants = []
     for name, settings in named.items():
-        baseline = _baseline_name(base, settings)
-        baselines.setdefault(baseline, Variant(baseline, baseline, settings.alone()))
+        alone = settings.alone()
+        baseline = _baseline_name(base, alone)
+        baselines.setdefault(baseline, Variant(baseline, baseline, alone))
         variants.append(Variant(name, baseline, settings))
     if taken := baselines.keys() & named.keys():
         raise UsageError(f"no variant can be named {taken.pop()!r}: it's a baseline", "Choose another name.")

@@ -163,8 +163,9 @@ class Settings(Options):
         return max(self.drafted_branches, self.lookahead_shape.branches if self.chain.looks_ahead else 1)
 
     def alone(self) -> Settings:
-        """These settings with the target alone: their baseline."""
-        return replace(self, drafter="none", length_policy=None)
+        """These settings with the target alone: their baseline. It never draws by a rule that the program passes."""
+        accept = self.accept if keeps_greedy(self.accept) else "rejection"
+        return replace(self, drafter="none", length_policy=None, accept=accept)
 
     def constraint(self, vocabulary: TokenVocabulary, written: int = 0) -> Constraint | None:
         """The grammar's state at the start of an answer. written: how many of the prompt's last tokens belong to it."""

@@ -135,6 +135,10 @@ def test_a_length_policy_of_ones_own_is_neither_in_the_baseline_nor_in_the_recor
 
 
 def test_they_are_compared_like_any_other():
+    def drawing_once_more(draft, rows, sampler, rng):
+        rng.random()
+        return rules.RULES["rejection"](draft, rows, sampler, rng)
+
     told = []
     with load(target=TARGET, draft=DRAFT, threads=1) as engine:
         result = compare(
@@ -152,7 +156,11 @@ def test_they_are_compared_like_any_other():
         with pytest.raises(UsageError, match="no variant can be named 'target alone'"):
             compare(engine, [PROMPT], {"target alone": SpeculativeConfig(drafter="ngram")})
         rule = {"coupled": SpeculativeConfig(accept="coupled", draft_tokens=3)}
-        drawn = compare(engine, [PROMPT], rule, SamplingParams(max_tokens=16, temperature=0.8))
+        sampled = SamplingParams(max_tokens=16, temperature=0.8)
+        drawn = compare(engine, [PROMPT], rule, sampled)
+        mixed = {str(rule): SpeculativeConfig(accept=rule, draft_tokens=3) for rule in (drawing_once_more, "match")}
+        both = compare(engine, [PROMPT], mixed, sampled)
+    assert both.exactness["match"]["wrong"] == 0, "the target alone draws as it always does"
     assert [each.name for each in drawn.variants] == ["alone, accept=coupled", "coupled"]
     assert [each.name for each in result.variants] == ["target alone", "mine", "k=3"]
     assert result.exactness["mine"]["identical"] + result.exactness["mine"]["rounding"] == 4
