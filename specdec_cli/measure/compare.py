@@ -270,7 +270,8 @@ class ComparisonRun:
 
     def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
         """Keep the speedup of the best exact variant that uses the pair's draft model, for `specdec ls`, if it has
-        bounds. One that is faster than the target alone is better than one that only may be.
+        bounds, with those that hold for the best of so many. One that is faster than the target alone is better than
+        one that only may be.
         """
         from specdec_cli.pairs import speeds
         from specdec_cli.weights.model_pair import setup_of_pair
@@ -278,7 +279,8 @@ class ComparisonRun:
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
         summaries = [each for each in result.of_category("all") if each.variant in of_pair - result.wrong]
         exact = [each for each in summaries if each.distance_per_token is None]
-        measured = [(each.speedup, each.variant) for each in exact if each.speedup and each.bounds]
+        count = len(exact)
+        measured = [(each.speedup.best_of(count), each.variant) for each in exact if each.speedup and each.bounds]
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: (entry[0].difference == "faster", entry[0].mean))
             speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())

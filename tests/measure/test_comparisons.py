@@ -97,7 +97,8 @@ def test_the_speed_for_the_list_of_pairs_is_an_exact_variants_and_surely_faster(
     run = ComparisonRun(settings, [Variant(name, ALONE, settings) for name in found])
     pair = SimpleNamespace(target_path=TARGET, draft_path=DRAFT, adapters=(), draft_adapters=())
     run._remember_speed(pair, result)
-    assert speeds.last_speed(TARGET, DRAFT).settings == "best"
+    kept_speed = speeds.last_speed(TARGET, DRAFT)
+    assert kept_speed.settings == "best" and kept_speed.low < 1.2, "which holds for the best of three"
 
 
 def in_trial(name, value):
