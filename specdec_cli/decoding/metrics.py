@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import log
+from statistics import fmean, pvariance
 
 from specdec_cli.decoding.costs import SETTLED
+from specdec_cli.decoding.statistics import Interval, ratio_of_sums
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
 LEAST_PROBES = 3
@@ -44,9 +47,9 @@ class Metrics:
     """By drafter: tokens drafted, tokens accepted."""
     probe_s: list[float] = field(default_factory=list)
     """Seconds of steps without a draft, from the SETTLED-th in a row on: the target alone in this context."""
-    probed_ratios: list[float] = field(default_factory=list)
-    """For each such row: how many times as fast as the target alone the steps since the row before it were, because the
-    machine was about as busy then.
+    windows: list[tuple[int, float, float]] = field(default_factory=list)
+    """For each such row, the steps since the row before it: in how many passes the target alone would have made their
+    tokens, how many seconds they took, and how many seconds a step of the row took, when the machine was about as busy.
     """
     prefill_s: float = 0.0
     ttft_s: float = 0.0
@@ -65,7 +68,7 @@ class Metrics:
     _began: float = 0.0
     _ended: float = 0.0
     _alone: int = 0
-    """When the last of `probed_ratios` and the last step ended, and the passes of the target alone since the former."""
+    """When the last of `windows` and the last step ended, and the passes of the target alone since the former."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Metrics:
@@ -121,13 +124,12 @@ class Metrics:
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
         if is_plain(step):
-            self._row.append(step.verify_s + step.sample_s)
+            self._row.append(step.at - self._ended - step.draft_s)  # with what is neither, as in the others
             if len(self._row) >= SETTLED:
                 self.probe_s.append(self._row[-1])
         elif self._row:
-            settled = self._row[SETTLED - 1 :]
-            if settled and self._ended > self._began:
-                self.probed_ratios.append(self._alone / (self._ended - self._began) * sum(settled) / len(settled))
+            if (settled := self._row[SETTLED - 1 :]) and self._ended > self._began:
+                self.windows.append((self._alone, self._ended - self._began, fmean(settled)))
                 self._began, self._alone = self._ended, 0
             self._row.clear()
         self._alone += alone
@@ -192,11 +194,22 @@ class Metrics:
         return max((sum(laps) / len(laps) / min(laps) for laps in enough), default=1.0)
 
     @property
+    def probed_speedup(self) -> Interval | None:
+        """How many times as fast as the target alone this run was; None if it had too few steps without a draft."""
+        if len(self.probe_s) < LEAST_PROBES or not (self.windows and self.drafted):
+            return None
+        *windows, (passes, seconds, alone_s) = self.windows  # the last one goes on to the end
+        windows.append((passes + self._alone, seconds + self._ended - self._began, alone_s))
+        alone = [passes * alone_s for passes, _, alone_s in windows]
+        logs = [log(alone_s) for _, _, alone_s in windows]
+        weights = sum(each**2 for each in alone) / sum(alone) ** 2
+        return ratio_of_sums(alone, [seconds for _, seconds, _ in windows], pvariance(logs) * weights)
+
+    @property
     def probed_tokens_per_s(self) -> float | None:
         """The target's own speed, from this run's steps without a draft; None if there are too few."""
-        if len(self.probe_s) < LEAST_PROBES or not self.drafted:
-            return None
-        return self.emitted / (self.emitted - self.free) * len(self.probe_s) / sum(self.probe_s)
+        speedup = self.probed_speedup
+        return self.tokens_per_s / speedup.mean if speedup and self.tokens_per_s else None
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
         """The objects `stats` and `timing` of `run --json`."""

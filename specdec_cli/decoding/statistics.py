@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -73,12 +74,31 @@ class Interval:
         return f"{self.mean:.2f}x" + (f" ({self.bounds.replace('-', ' to ')})" if self.bounds else "")
 
 
+@cache
 def _student(df: int, tail: float) -> float:
     """The value that Student's t exceeds with probability `tail`: its density, integrated over atan(t / sqrt(df))."""
     angles = np.linspace(0, math.pi / 2, 10_001)
     density = np.cos(angles) ** (df - 1)
     below = np.cumsum(density) - density / 2 - density[0] / 2
     return math.sqrt(df) * math.tan(np.interp(1 - 2 * tail, below / below[-1], angles))
+
+
+def ratio_of_sums(over: Sequence[float], under: Sequence[float], variance: float = 0.0) -> Interval | None:
+    """The ratio of two totals over the same parts of an answer: what the whole answer gained. Student's interval is
+    around its logarithm; the parts' differences from the common ratio are its error (the ratio estimator: Cochran 1977,
+    chapter 6). None without any parts.
+
+    variance: of the first total's logarithm, for errors that the parts don't show.
+    """
+    if not over:
+        return None
+    tops, bottoms = np.asarray(over, dtype=np.float64), np.asarray(under, dtype=np.float64)
+    n, mean = tops.size, float(tops.sum() / bottoms.sum())
+    if n < LEAST_PROMPTS:
+        return Interval(mean, None, None, n)
+    error = math.sqrt(n / (n - 1) * float(((tops - mean * bottoms) ** 2).sum()) / float(tops.sum()) ** 2 + variance)
+    factor = math.exp(_student(n - 1, 0.025) * error)
+    return Interval(mean, mean / factor, mean * factor, n)
 
 
 def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 4000) -> Interval | None:

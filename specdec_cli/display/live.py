@@ -28,7 +28,6 @@ from rich.style import Style
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Done, Event, Origin, Step
 from specdec_cli.display.parts import LABEL, REJECTED, STYLES, append_token, legend, spark
 from specdec_cli.display.terminal import ReadingBar, SafeConsole, can_paint, raw, safe, write_over
@@ -143,9 +142,6 @@ class LiveDisplay:
         self._console = console
         self._max_tokens, self._styles = max_tokens, styles
         self._report = Metrics()
-        self._known = 0
-        self._speedup: Interval | None = None
-        """Of the first `_known` ratios: an interval takes a millisecond."""
         self._fresh: list[Step] = []
         self._open = Text(end="")
         self._joint: _Joint | None = None
@@ -269,10 +265,7 @@ class LiveDisplay:
         return rows
 
     def _figures(self, width: int) -> list[Text]:
-        ratios = self._report.probed_ratios
-        if len(ratios) != self._known:
-            self._known, self._speedup = len(ratios), geometric_interval(ratios)
-        return [speed_row(self._report, self._speedup, width), kept_row(self._report, self._max_tokens, width)]
+        return [speed_row(self._report, width), kept_row(self._report, self._max_tokens, width)]
 
     def _ansi(self, text: Text) -> str:
         """Text as the console would print it: the line breaks are ours, the styles its own."""
@@ -344,9 +337,9 @@ def draft_row(step: Step, width: int) -> Text:
     return head.append_text(tail).append(f"{_GAP}{step.why}" if step.why and roomy else "", LABEL)
 
 
-def speed_row(metrics: Metrics, speedup: Interval | None, width: int) -> Text:
+def speed_row(metrics: Metrics, width: int) -> Text:
     """How fast it goes, and how fast the target alone would, once that is known; the tokens of the last passes."""
-    speed, alone = metrics.tokens_per_s, metrics.probed_tokens_per_s
+    speed, speedup, alone = metrics.tokens_per_s, metrics.probed_speedup, metrics.probed_tokens_per_s
     parts = []
     if speedup and speedup.excludes_one:
         parts.append(Text(str(speedup), "bold"))

@@ -9,7 +9,6 @@ from typing import ClassVar
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
-from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
 from specdec_cli.settings.config import Settings
@@ -90,10 +89,13 @@ class GenerationResult:
         `why_nothing_was_drafted`.
         """
         metrics = self.metrics
-        if speed := metrics.probed_tokens_per_s:
-            speedup = geometric_interval(metrics.probed_ratios)
+        if speedup := metrics.probed_speedup:
             self.baseline = BaselineResult(
-                speed, None, speedup=speedup, drafted_tokens_per_s=metrics.tokens_per_s, probes=len(metrics.probe_s)
+                metrics.probed_tokens_per_s,
+                None,
+                speedup=speedup,
+                drafted_tokens_per_s=metrics.tokens_per_s,
+                probes=len(metrics.probe_s),
             )
         elif not metrics.drafted and not metrics.notes:
             self.undrafted = why_nothing_was_drafted(metrics.history, two_over_one, self.settings.drafter)

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from statistics import geometric_mean
+from statistics import harmonic_mean
 from threading import Lock, get_ident
 from time import perf_counter
 from typing import Any
@@ -20,7 +20,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.logprobs import with_logprobs
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import geometric_interval
+from specdec_cli.decoding.statistics import ratio_of_sums
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.draft_length.cost_model import SharedLoad
@@ -450,8 +450,8 @@ class Generation:
                     pairs = self._session.paired_speeds(result.prompt, own.tokens, result.seed, result.settings)
                 found = self.compared_with(own)
                 if pairs:
-                    drafted, alone = map(geometric_mean, zip(*pairs, strict=True))
-                    speedup = geometric_interval([mine / other for mine, other in pairs])
+                    drafted, alone = map(harmonic_mean, zip(*pairs, strict=True))
+                    speedup = ratio_of_sums([1 / other for _, other in pairs], [1 / mine for mine, _ in pairs])
                     found = replace(found, tokens_per_s=alone, speedup=speedup, drafted_tokens_per_s=drafted)
                 result.baseline = found
         except Interrupted:

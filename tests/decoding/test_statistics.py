@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from specdec_cli.decoding.statistics import Interval, geometric_interval
+from specdec_cli.decoding.statistics import Interval, geometric_interval, ratio_of_sums
 from specdec_cli.measure.trials import Trial, noise, paired_ratios, summarise
 
 
@@ -43,6 +43,16 @@ def test_the_best_of_several_gets_a_wider_interval():
     assert (best.low, best.high) == (pytest.approx(1.2 / wider, rel=1e-4), pytest.approx(1.2 * wider, rel=1e-4))
     assert interval.difference == "faster" and best.difference == "inconclusive"
     assert interval.best_of(1) == interval
+
+
+def test_the_ratio_of_sums_is_that_of_the_whole():
+    """A long part that gained much weighs as much as it took; uneven parts make the interval wide."""
+    uneven, even = ratio_of_sums([1.0, 1.0, 8.0], [1.0, 1.0, 0.5]), ratio_of_sums([2.0, 4.0, 2.0], [1.0, 2.0, 1.0])
+    assert uneven.mean == pytest.approx(4) and uneven.low < 1 and uneven.difference == "inconclusive"
+    assert even.low == even.mean == even.high == 2
+    assert ratio_of_sums([2.0, 4.0, 2.0], [1.0, 2.0, 1.0], variance=0.01).difference == "faster"
+    assert ratio_of_sums([2.0, 4.0, 2.0], [1.0, 2.0, 1.0], variance=0.04).difference == "inconclusive"
+    assert ratio_of_sums([2.0, 4.0], [1.0, 2.0]).difference == "too few prompts" and ratio_of_sums([], []) is None
 
 
 @pytest.mark.parametrize("n", [8, pytest.param(40, marks=pytest.mark.slow)])

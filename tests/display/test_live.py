@@ -161,7 +161,7 @@ def test_the_speedup_is_shown_once_there_is_an_interval(monkeypatch):
             event = Step(index, four, (1, 1, 1), 3, (), "model", 0.1, 0.3, 0.0, at)
         shown.append(terminal.show(event).row("tok/s"))
     assert not any("x (" in row for row in shown[:30])
-    assert "1.82x (1.78 to 1.85)   9.1 tok/s   alone 5.0   " in shown[-1] and "▁" in shown[-1] and "█" in shown[-1]
+    assert "1.82x (1.79 to 1.85)   9.1 tok/s   alone 5.0   " in shown[-1] and "▁" in shown[-1] and "█" in shown[-1]
 
 
 def test_at_most_twelve_repaints_a_second(monkeypatch):

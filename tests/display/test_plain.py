@@ -99,7 +99,7 @@ def test_report(name, baseline, snapshot):
         (Interval(1.8, 1.5, 2.1, 6), "1.80x as fast as the target alone (1.50 to 2.10)"),
         (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90)"),
         (Interval(1.02, 0.95, 1.08, 6), "as fast as the target alone"),
-        (Interval(0.93, 0.85, 0.997, 6), "7.0 tokens/s with drafts, 4.0 alone: too noisy to compare"),
+        (Interval(0.93, 0.85, 0.997, 6), "7.0 tokens/s with drafts, 4.0 alone: too uneven to compare"),
         (Interval(1.2, None, None, 2), "7.0 tokens/s with drafts, 4.0 alone: too short to compare"),
     ],
 )
@@ -112,7 +112,7 @@ def test_only_what_the_interval_allows_is_claimed(interval, claim):
         headline = shown(fixed_report(), baseline=baseline).split("\n")[0]
         same = ", same text" if baseline.identical else ""
         assert headline in (f"{claim}{same}", f"8.0 tokens/s, {claim}{same}")
-        assert ("tokens/s" in headline) == (interval.mean != 1.8)
+        assert ("tokens/s" in headline) != interval.excludes_one
     line = str(turn_line(fixed_report(), BaselineResult(4.0, None, probes=5, speedup=interval)))
     assert (claim in line) == interval.excludes_one and ("x" in line) == interval.excludes_one
 
@@ -138,7 +138,7 @@ def test_a_ratio_is_shown_only_for_drafts_and_with_an_interval_that_excludes_1(r
     else:
         assert not shown_ratios
     bars = re.findall(r"([\d,.]+) tokens/s ([█▏▎▍▌▋▊▉]+)", text)
-    assert bool(bars) == bool(shown_ratios and interval.low <= 8 / alone <= interval.high)
+    assert bool(bars) == bool(shown_ratios)
     speeds = [float(speed.replace(",", "")) for speed, _ in bars]
     cells = [sum(" ▏▎▍▌▋▊▉█".index(cell) for cell in cells) for _, cells in bars]
     for speed, length in zip(speeds, cells, strict=True):
