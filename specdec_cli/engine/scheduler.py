@@ -114,17 +114,28 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             elif job.slot is not None:
                 job.slot.interrupt.set()
 
-    def close(self) -> None:
-        """Take no new jobs, and end all others."""
+    def end(self) -> None:
+        """Take no new jobs, and end all others, from any thread."""
         with self._changed:
             self._closing = True
             while self.waiting:
                 self.waiting.popleft().ended.set()
             self._changed.notify()
-        for session in self.slots.sessions:
-            session.interrupt.set()
-        self._thread.join()
+        for interrupt in (self.slots.interrupt, *(session.interrupt for session in self.slots.sessions)):
+            interrupt.set()
+
+    def close(self) -> None:
+        """End all jobs, and free the contexts once nothing computes in them. Ctrl-C is raised only then."""
+        stopped: BaseException | None = None
+        while self._thread.is_alive():
+            try:
+                self.end()
+                self._thread.join()
+            except BaseException as error:
+                stopped = error
         self.slots.close()
+        if stopped:
+            raise stopped
 
     def __exit__(self, *_: object) -> None:
         self.close()

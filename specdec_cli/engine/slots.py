@@ -32,7 +32,7 @@ class Slots:
     def __init__(self, weights: Weights, count: int, n_ctx: int, load: SharedLoad, interrupt: Interrupt) -> None:
         require_chains(weights.settings)
         weights.read_corpus(interrupt)
-        self._weights, self._interrupt = weights, interrupt
+        self._weights, self.interrupt = weights, interrupt
         settings = replace(weights.settings, ctx=n_ctx)
         plan = ContextPlan.of(settings, [settings], 1, weights.target.model, None)
         # A request may ask for more than a fixed length; longer drafts would take the room of prompts in a pass.
@@ -73,7 +73,7 @@ class Slots:
         with nullcontext() if is_target else weights.optional(loaded.role):
             memory.require(loaded.header, held * len(interrupts), host.available_memory(), loaded.offloaded)
             rows = rows if is_target else REVIEWED
-            return SharedContext(loaded.model, held, rows, loaded.threads, self._interrupt, interrupts)
+            return SharedContext(loaded.model, held, rows, loaded.threads, self.interrupt, interrupts)
         return None
 
     def _forget(self) -> None:

@@ -296,12 +296,21 @@ def test_what_fails_costs_one_answer():
     assert some.results["good"].complete
 
 
-def test_closing_ends_what_runs():
+def test_closing_ends_what_runs_even_on_ctrl_c(monkeypatch):
     begun = threading.Event()
     with answers(2, n_ctx=2048) as some:
         some.ask("x", SamplingParams(max_tokens=2000), each=lambda _: begun.set())
         assert begun.wait(30)
-        some.scheduler.close()
+        thread = some.scheduler._thread
+
+        def interrupted():
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            some.scheduler.close()
+        assert not thread.is_alive()
         assert some.results[0].finish_reason == "interrupted"
         with pytest.raises(QueueFull):
             some.ask("y")
