@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from specdec_cli.llama import library, undeclared
 from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.interrupt import Interrupt
 
 Result = TypeVar("Result")
 Call = Callable[..., Any]
@@ -45,6 +46,13 @@ class PendingCall:
         self.error: Exception | None = None
         self.done = Event()
 
+    def run(self) -> None:
+        try:
+            self.result = self.function(*self.arguments)
+        except Exception as error:
+            self.error = error
+        self.done.set()
+
 
 class Worker:
     """A thread that runs calls for others, one after another; it ends with the process."""
@@ -58,12 +66,7 @@ class Worker:
 
     def _work(self) -> None:
         while True:
-            call = self._calls.get()
-            try:
-                call.result = call.function(*call.arguments)
-            except Exception as error:
-                call.error = error
-            call.done.set()
+            self._calls.get().run()
 
 
 @cache
@@ -78,18 +81,29 @@ def _only_thread() -> Worker:
     return Worker("llama.cpp")
 
 
-def call(function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.0) -> Result:
-    """Call a function of llama.cpp that may compute on this machine, and wait for it. allowed_s: ignored."""
-    if not has_openmp():
+def call(
+    function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.0, interrupt: Interrupt | None = None
+) -> Result:
+    """Call a function of llama.cpp that may compute on this machine, and wait for it. allowed_s: ignored. interrupt:
+    set on Ctrl-C; for functions that call Python back, where what Ctrl-C raises would be lost.
+    """
+    if not (has_openmp() or interrupt):
         return function(*arguments)
-    _only_thread().submit(job := PendingCall(function, arguments))
-    try:
-        job.done.wait()
-    except BaseException:  # Ctrl-C: nothing else may touch what it computes with
-        job.done.wait()
-        raise
-    if job.error:
-        raise job.error
+    job = PendingCall(function, arguments)
+    if has_openmp():
+        _only_thread().submit(job)
+    else:
+        Thread(target=job.run, name="llama.cpp", daemon=True).start()
+    stopped: BaseException | None = None
+    while not job.done.is_set():
+        try:
+            job.done.wait()
+        except BaseException as error:  # Ctrl-C: nothing else may touch what it computes with
+            stopped = error
+            if interrupt:
+                interrupt.set()
+    if failed := stopped or job.error:
+        raise failed
     return job.result  # type: ignore[no-any-return]
 
 

@@ -102,19 +102,27 @@ class Model:
         library.recent_errors.clear()
         self.n_bytes = _size(Path(path))
         patience = PATIENCE_S + self.n_bytes / _SLOWEST_LOAD
-        handle = self.call(lib.llama_model_load_from_file, os.fsencode(path), params, allowed_s=patience)
-        if interrupt.is_set():
-            if handle:
+        handles = list[Any]()
+
+        def load() -> None:
+            handles.append(lib.llama_model_load_from_file(os.fsencode(path), params))
+
+        try:
+            self.call(load, allowed_s=patience, interrupt=interrupt)
+            if interrupt.is_set():
+                raise Interrupted
+        except BaseException:  # Ctrl-C
+            for handle in filter(None, handles):
                 self.free(lib.llama_model_free, handle)
-            raise Interrupted
-        if not handle:
+            raise
+        if not handles[0]:
             reason = library.last_error() or "no reason given"
             raise SpecdecError(
                 f"llama.cpp cannot load {path.name}: {reason}",
                 "If memory ran out, use a smaller quantisation or fewer GPU layers (-ngl); "
                 "if the architecture is unknown, update llama-cpp-python.",
             )
-        return handle
+        return handles[0]
 
     def _adapter(self, path: Path) -> Any:
         """llama.cpp's own adapter, which is freed with the model."""

@@ -3,6 +3,8 @@
 With one core there are no threads that could wait for each other, and the figures are equal anyway.
 """
 
+import ctypes
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -14,6 +16,7 @@ from engines import TARGET, open_session
 
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.llama import computing, host
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -89,6 +92,21 @@ def test_an_answer_takes_as_long_from_the_server_as_alone():
             return answers.get(timeout=120)
 
         assert slowest_over_fastest([lambda: by(alone), from_the_server], within=1.25) <= 1.25  # it shares passes
+
+
+def test_what_ctrl_c_raises_in_a_load_is_not_lost(monkeypatch):
+    load, free, freed = lib.llama_model_load_from_file, lib.llama_model_free, []
+
+    def interrupted(*args):
+        handle = load(*args)
+        ctypes.CFUNCTYPE(None)(lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))()
+        return handle
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", interrupted)
+    monkeypatch.setattr(lib, "llama_model_free", lambda handle: [freed.append(handle), free(handle)])
+    with pytest.raises(KeyboardInterrupt):
+        Model(TARGET, Placement(0), Interrupt())
+    assert len(freed) == 1
 
 
 def at_once(contexts, function):
