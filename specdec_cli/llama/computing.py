@@ -13,6 +13,7 @@ take turns, guarded by a lock, which costs no speed.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -142,3 +143,8 @@ def _pool(threads: int) -> int | None:
     poll.value = _POLL
     made: int | None = new(ctypes.addressof(params))
     return made
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    for _cached in (_only_thread, _pool):
+        os.register_at_fork(after_in_child=_cached.cache_clear)

@@ -5,8 +5,10 @@ With one core there are no threads that could wait for each other, and the figur
 
 import ctypes
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from queue import SimpleQueue
 from statistics import median
 from time import perf_counter
@@ -163,3 +165,21 @@ def test_a_build_with_openmp_computes_in_one_thread(monkeypatch):
 
     with pytest.raises(ValueError, match="as it is"):
         computing.call(fail)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="not every system's libraries survive a fork")
+def test_a_forked_child_computes_with_its_own_threads():
+    def work():
+        model = Model(TARGET, Placement(0), Interrupt())
+        context = LlamaContext.open(model, 512, 1, 2, Interrupt())
+        context.decode((7, 8, 9))
+        context.close()
+        model.close()
+
+    work()
+    child = get_context("fork").Process(target=work)
+    child.start()
+    child.join(20)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
