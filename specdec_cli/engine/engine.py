@@ -228,9 +228,10 @@ class Engine(AbstractContextManager["Engine"]):
         self._together.close()
         with self._lock:
             sessions = [*self._sessions]
+        # They may share an interrupt, so no answer is ended before all sessions are.
+        for session in [session for session in sessions if session.in_use.ended().locked()]:
+            session.interrupt.set()
         for session in sessions:
-            if session.in_use.ended().locked():
-                session.interrupt.set()
             session.close()
         self.weights.close()
 

@@ -329,9 +329,11 @@ class _InUse:
             raise SpecdecError("another thread uses this session", "Open one for each thread: engine.session().")
         self._thread = get_ident()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._thread = 0
         self._lock.release()
+        if self._closing and isinstance(error, Interrupted):
+            raise _was_ended() from None
 
     def require_elsewhere(self) -> None:
         """Raise SpecdecError if this thread computes: closing the session would wait for itself."""

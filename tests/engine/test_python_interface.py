@@ -137,6 +137,7 @@ def test_a_second_thread_in_a_session_is_refused_at_once(session):
     [
         ("llama_decode", lambda session: session.generate(PROMPT), "the session was closed"),
         ("llama_decode", lambda session: [*session.events(TOKENS, 0)], "the session was closed"),
+        ("llama_init_from_model", lambda session: session.open(900), "the session was closed"),
         ("llama_tokenize", lambda session: session.tokenize("x"), ""),
     ],
 )
@@ -171,6 +172,33 @@ def test_closing_an_engine_waits_for_another_thread_and_lets_no_other_begin(monk
     for thread in threads:
         thread.join(30)
     assert waited and len(ends) == 1 and found in ends[0] and bool(found) == bool(ends[0])
+
+
+def test_closing_an_engine_ends_each_answer_with_an_error():
+    entered, leave, ends = threading.Event(), threading.Event(), []
+    engine = load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1, ctx=8192)
+    held = engine.session().start(PROMPT, wrap_rule=holding(entered, leave))
+    free = engine.stream(PROMPT, SamplingParams(max_tokens=5000))
+    next(free)
+
+    def answer(events):
+        with pytest.raises(SpecdecError, match="the session was closed"):
+            ends.extend(events)
+        ends.append("error")
+
+    first, second, closing = (
+        threading.Thread(target=target, args=args, daemon=True)
+        for target, args in ((answer, [held]), (answer, [free]), (engine.close, []))
+    )
+    first.start()
+    assert entered.wait(30)
+    second.start()
+    closing.start()
+    second.join(30)
+    leave.set()
+    for thread in (first, closing):
+        thread.join(30)
+    assert ends.count("error") == 2
 
 
 def test_a_stream_that_never_starts_gives_its_session_back():
