@@ -338,7 +338,8 @@ class _InUse:
     def require_elsewhere(self) -> None:
         """Raise SpecdecError if this thread computes: closing the session would wait for itself."""
         if self._thread == get_ident():
-            raise SpecdecError("a session can't be closed while it computes", "Close it after the step.")
+            what = "a session can't be closed, or wait for a list of prompts, while it computes"
+            raise SpecdecError(what, "Do that after the step.")
 
     def ended(self) -> Lock:
         """The lock, for closing the session after the step. Raises the error of `require_elsewhere`."""

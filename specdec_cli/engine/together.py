@@ -83,6 +83,7 @@ class Together:
                 found[number].error = SpecdecError(f"the answer failed: {reason_of(error)}", "Fix the code it ran.")
 
         ready = [number for number, result in enumerate(found) if result.error is None]
+        self._require_elsewhere()
         with self._lock:
             try:
                 if ready:
@@ -106,21 +107,28 @@ class Together:
         """End all answers for good, each with an error, and close the sessions. Raises SpecdecError within a step of
         one of them.
         """
-        for session in scheduler.slots.sessions if (scheduler := self._scheduler) else ():
-            session.in_use.require_elsewhere()
+        self._require_elsewhere()
         self._closed = True
-        self._end()
+        if scheduler := self._scheduler:
+            scheduler.end()
         with self._lock:  # until those that were being opened are closed, too
             self._end()
+
+    def _require_elsewhere(self) -> None:
+        """Raise SpecdecError within a step of a list, which would wait for itself."""
+        for session in scheduler.slots.sessions if (scheduler := self._scheduler) else ():
+            session.in_use.require_elsewhere()
 
     def require_open(self) -> None:
         if self._closed:
             raise _was_closed()
 
     def _end(self) -> None:
-        scheduler, self._scheduler = self._scheduler, None
-        if scheduler is not None:
-            scheduler.close()
+        try:
+            if self._scheduler:
+                self._scheduler.close()
+        finally:
+            self._scheduler = None
 
     def _opened(self, count: int, n_ctx: int, waiting: int) -> Scheduler:
         """A scheduler of so many sessions, each with at least n_ctx tokens, for which so many jobs may wait."""

@@ -9,6 +9,7 @@ import tiny
 
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.scheduler import Scheduler
 
 PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]
 
@@ -61,10 +62,29 @@ def test_closing_the_engine_ends_a_list(engine):
         engine.generate([[1, 2, 3]])
 
 
-def test_the_engine_is_not_closed_in_a_step_of_a_list(engine):
-    found = engine.generate(PROMPTS[:2], speculative=SpeculativeConfig(accept=lambda *_: engine.close()))
+@pytest.mark.parametrize("act", [lambda engine: engine.close(), lambda engine: engine.generate(PROMPTS)])
+def test_a_step_of_a_list_neither_closes_the_engine_nor_waits_for_a_list(engine, act):
+    found = engine.generate(PROMPTS[:2], speculative=SpeculativeConfig(accept=lambda *_: act(engine)))
     assert all("while it computes" in str(each.error) for each in found)
     assert engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))[1].complete
+
+
+def test_nor_does_a_step_close_the_engine_while_ctrl_c_ends_the_list(engine, monkeypatch):
+    closing, close, refused = threading.Event(), Scheduler.close, []
+    monkeypatch.setattr(Scheduler, "close", lambda scheduler: [closing.set(), close(scheduler)])
+
+    def rule(*_):
+        if not closing.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            assert closing.wait(30)
+            with pytest.raises(SpecdecError, match="while it computes"):
+                engine.close()
+            refused.append(True)
+        raise ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(PROMPTS[:2], speculative=SpeculativeConfig(accept=rule))
+    assert refused and engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))[1].complete
 
 
 def test_a_long_text_does_not_enlarge_the_contexts_of_more_sessions(engine):
