@@ -22,10 +22,6 @@ LEAST_ANSWER = 64
 class ContextFull(SpecdecError):
     """The conversation is too long for the context, and no turn may be dropped."""
 
-    def __init__(self, n_ctx: int) -> None:
-        what = f"the conversation fills the context of {n_ctx:,} tokens"
-        super().__init__(what, "Start a new one, or set a larger context (-c).")
-
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
@@ -214,7 +210,8 @@ class Conversation:
             first = later[next((i for i in places if i < len(later) - 1), -1)]
             prompt = prompt_from(first)
         if len(prompt.tokens) + LEAST_ANSWER > most:
-            raise ContextFull(most)
+            what = f"the conversation fills the context of {most:,} tokens"
+            raise ContextFull(what, "Start a new one, or set a larger context (-c).")
         return prompt, first
 
     def _prompt_of(self, messages: Sequence[Message]) -> ReadText:

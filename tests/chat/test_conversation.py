@@ -1,6 +1,7 @@
 """A conversation reads only what is new, in either model, and stays right when turns are changed, dropped or kept."""
 
 import os
+import pickle
 import random
 from contextlib import contextmanager
 from functools import partial
@@ -176,9 +177,10 @@ def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(talk
             assert len(answer.prompt) + 64 <= 256 and answer.complete
         assert "Question 0" not in text and conversation.n_dropped and len(conversation.messages) == 17
         conversation.drops = False
-        with pytest.raises(ContextFull, match="fills the context of 256"):
+        with pytest.raises(ContextFull, match="fills the context of 256") as full:
             conversation.ask("One more?")
         assert len(conversation.messages) == 17, "the message is not kept"
+        assert str(pickle.loads(pickle.dumps(full.value))) == str(full.value)
         conversation.drops = True
         with pytest.raises(ContextFull):
             conversation.ask("long " * 300)
