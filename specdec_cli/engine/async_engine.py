@@ -84,10 +84,11 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
 
     async def apart(self, session: Session, work: Callable[[], _T]) -> _T:
         """Run a session's work in a thread. If this is cancelled, stop the work and wait for its end."""
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        future = asyncio.wrap_future(job := self._pool.submit(work))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            job.cancel()  # if it still waits for a thread
             session.interrupt.set()
             while not future.done():  # it may be cancelled again meanwhile
                 with suppress(asyncio.CancelledError):

@@ -1,6 +1,7 @@
 """The engine in asyncio programs: several answers at a time, and cancelled ones that leave nothing behind."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
 import pytest
@@ -49,6 +50,22 @@ def test_a_cancelled_answer_stops_within_a_pass_and_its_session_is_used_again():
             return len(engine._idle)
 
     assert asyncio.run(main()) == 1
+
+
+def test_an_answer_that_waits_for_a_thread_is_cancelled_at_once():
+    async def main():
+        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
+            engine._pool = ThreadPoolExecutor(1)
+            running, waiting = (asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True)) for _ in range(2))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            ended = running.done()
+            running.cancel()
+            await asyncio.wait([running])
+            return ended, (await engine.generate(PROMPTS[0], SHORT, raw=True)).complete
+
+    assert asyncio.run(main()) == (False, True)
 
 
 def test_an_answer_that_is_cancelled_twice_leaves_its_session_usable():
