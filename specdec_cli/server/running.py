@@ -15,7 +15,6 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Thread
 from time import sleep
 from types import FrameType
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,7 +24,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specdec_cli.decoding.errors import ENDING_SIGNALS, SpecdecError
 from specdec_cli.server.answer_objects import error_object
@@ -130,16 +129,17 @@ def _most_connections() -> int:
     return _MOST_CONNECTIONS if allowed < 0 else max(min(_MOST_CONNECTIONS, allowed - _OTHER_FILES), 1)
 
 
-class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of two classes
-    """A connection, which must send headers and read answers in time, and is refused if there are too many."""
+class _Connection(H11Protocol):
+    """A connection, which must send headers and read answers in time, and is refused if there are too many.
+
+    With h11, because httptools drops the body of a request that offers HTTP/2, as Java's clients do.
+    """
 
     most = _most_connections()
-    _unanswered: Sequence[Any] = ()
-    """The cycles of requests: a client may send several at once."""
     _deadline: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # writing pauses whenever the client leaves anything unread
         self._expect_headers()
@@ -151,15 +151,11 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # one of
         super().data_received(data)
         self._expect_headers()
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self._unanswered = [each for each in (*self._unanswered, self.cycle) if each and not each.response_complete]
+    def _should_upgrade(self) -> bool:
+        return False  # without uvicorn's warning
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for cycle in self._unanswered:
-            cycle.disconnected = True
-            cycle.message_event.set()
         self._forget_deadline()
         self.resume_writing()
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from anyio import fail_after
+from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn import Config
 from uvicorn.server import ServerState
@@ -42,6 +43,29 @@ def test_a_client_that_stops_reading_is_disconnected(monkeypatch):
         server.close()
 
     asyncio.run(serve())
+
+
+def test_a_request_that_offers_http2_keeps_its_body(caplog):
+    """Java's clients and `curl --http2` send such requests, the body perhaps later."""
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+
+    async def app(scope, receive, send):
+        body = b"".join([part async for part in Request(scope, receive).stream()])
+        await Response(body)(scope, receive, send)
+
+    async def serve():
+        server, _, reader, writer = await connected(app)
+        for first, later in ((b"hel", b"lo"), (b"hello", b"")):
+            writer.write(head + b"HTTP2-Settings: AAMAAABkAAQAoAAA\r\nContent-Length: 5\r\n\r\n" + first)
+            await asyncio.sleep(0.1)
+            writer.write(later)
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert answer.startswith(b"HTTP/1.1 200") and await asyncio.wait_for(reader.readexactly(5), 5) == b"hello"
+        writer.close()
+        server.close()
+
+    asyncio.run(serve())
+    assert not caplog.records
 
 
 def test_a_client_that_leaves_after_several_requests_ends_the_first():
