@@ -146,10 +146,12 @@ class GrammarState:
             raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
 
     def _mode_after(self, prompt: Sequence[int]) -> _Mode:
+        """The mode at the end of a prompt. Marks before its last control token belong to earlier messages."""
         if self._thinking is None:
             return _Mode.BOUND
         begin, end = self._thinking
-        last = next((token for token in reversed(prompt) if token in (begin, end)), None)
+        piece = self._vocabulary.piece
+        last = next((token for token in reversed(prompt) if token in (begin, end) or not piece(token)), None)
         return _Mode.FREE if last == begin else _Mode.BOUND if last == end else _Mode.OPEN
 
 

@@ -133,9 +133,10 @@ def test_what_must_come_is_expected_as_the_tokens_that_usually_spell_it():
     [
         ([], [THINK, *ids(b"{", b"no"), THOUGHT]),
         ([THINK], [*ids(b"{", b"no"), THOUGHT]),
+        ([END, *ids(b"me"), THINK, *ids(b"\n")], [*ids(b"{", b"no"), THOUGHT]),
         ([THINK, THOUGHT], []),
     ],
-    ids=["begun by the model", "begun by the prompt", "ended by the prompt"],
+    ids=["begun by the model", "begun by the prompt", "begun after a role", "ended by the prompt"],
 )
 def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
     bound, context = state(Grammar.regex("yes"), prompt, len(prompt), thinks=True)
@@ -148,6 +149,12 @@ def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
     context += answer
     assert bound.mask(ids(b"no")) is None, "beyond what is forbidden nothing is asked"
     assert bound.allowed(ids(b"no")) == 0
+
+
+def test_a_mark_in_an_earlier_message_frees_nothing():
+    prompt = [THINK, *ids(b"no"), END, *ids(b"me")]
+    bound, _ = state(Grammar.regex("yes"), prompt, len(prompt), thinks=True)
+    assert pieces(bound.mask()) == {THINK, b"yes"}
 
 
 def test_a_vocabulary_without_an_end_cannot_be_bound():
