@@ -71,6 +71,11 @@ class TextPart(Struct):
 class Message(Struct):
     role: str
     content: str | list[TextPart] | None = None
+    tool_calls: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tool_calls or self.role == "tool":
+            raise ValueError("tools are not supported")
 
     def plain(self) -> dict[str, str]:
         """The message with its content as one text. Raises InvalidRequest on images and audio."""

@@ -168,6 +168,8 @@ def test_the_smallest_temperature_and_top_p_are_greedy(server):
         (TEXT, {"prompt": "x", "echo": True}, "echo", None),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url", "messages"),
         (CHAT, {"messages": ASKED, "tools": [{}]}, "tools", None),
+        (CHAT, {"messages": [*ASKED, {"role": "assistant", "tool_calls": [{}]}]}, "tools", "messages"),
+        (CHAT, {"messages": [*ASKED, {"role": "tool", "content": "4"}]}, "tools", "messages"),
         (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, "file", "prediction"),
         (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, "response_format", None),
         (CHAT, {"messages": ASKED, "response_format": {"type": "json_object", "schema": 1}}, "response_format", None),
