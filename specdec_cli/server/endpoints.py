@@ -65,7 +65,7 @@ class Server:
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
             Route("/v1/models", self._models),
-            Route("/v1/models/{name}", self._one_model),
+            Route("/v1/models/{name:path}", self._one_model),
             *(Route(path, partial(self._answer, kind), methods=["POST"]) for path, kind in BODIES.items()),
             Route("/tokenize", self._tokenize, methods=["POST"]),
         ]

@@ -215,6 +215,7 @@ def test_other_paths_methods_and_sizes(server):
     for host in ("evil.example", "[::1", ""):
         assert server.request("POST", TEXT, {"prompt": "x"}, Host=host)[0] in (400, 403)
     assert server.request("GET", "/v1/models/target")[0] == 200 and server.request("GET", "/v1/models/other")[0] == 404
+    assert json.loads(server.request("GET", "/v1/models/org/model")[2])["error"]["code"] == "model_not_found"
     assert server.request("POST", TEXT, {"prompt": "x"}, Origin="http://evil.example")[0] == 403
     own = {"Origin": f"http://localhost:{server.port}", "Host": f"localhost:{server.port}"}
     assert server.request("GET", "/health", **own)[0] == 200
