@@ -8,6 +8,7 @@ from contextlib import suppress
 from specdec_cli.bounded_child import BoundedChild, Limits
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.gguf.thoughts import CHANNEL, Thoughts
 
 _renderer = BoundedChild("specdec_cli.gguf.template_child", Limits(1.5, 192 << 20, 256))
 
@@ -31,10 +32,7 @@ def final_answer(text: str) -> str:
     """An answer without gpt-oss's analysis. llama.cpp makes the marks of its channels text, which its template refuses
     in later turns.
     """
-    if not text.startswith("<|channel|>"):
-        return text
-    _, final, rest = text.rpartition("<|channel|>final")
-    return rest.partition("<|message|>")[2] if final else ""
+    return Thoughts().push(text, ended=True)[1] if text.startswith(CHANNEL) else text
 
 
 def warm_up(header: Header) -> None:

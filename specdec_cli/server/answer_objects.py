@@ -14,6 +14,7 @@ from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Done, FinishReason, Step, Token
 from specdec_cli.engine.generation import GenerationResult, text_of
 from specdec_cli.engine.scheduler import QueueFull
+from specdec_cli.gguf.thoughts import Thoughts, opens_thoughts
 from specdec_cli.measure.traces import event_json
 from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
@@ -41,16 +42,16 @@ class Style:
 
     def chunks(self, index: int, events: Sequence[ChoiceEvent], steps: bool) -> list[dict[str, Any]]:
         """The chunks for consecutive events of a choice. steps: include the last event's step."""
-        event = events[-1].event
-        text = "".join([text_of(each.event) for each in events])
+        choice, event = events[-1]
+        fields = self.delta(choice, "".join([text_of(each.event) for each in events]), isinstance(event, Done))
         tokens = [token for each in events if isinstance(each.event, Step) for token in each.event.tokens]
         more = {"step": event_json(event)} if steps and isinstance(event, Step) else {}
         chunks = []
-        if text or more or any(token.logprobs for token in tokens):
-            chunks.append(self.chunk([self.choice(index, self.delta(text), tokens)], **more))
+        if any(fields.values()) or more or any(token.logprobs for token in tokens):
+            chunks.append(self.chunk([self.choice(index, fields, tokens)], **more))
         if isinstance(event, Done):
-            done = timings([events[-1].choice.result])
-            chunks.append(self.chunk([self.choice(index, self.delta(""), (), event.reason)], timings=done))
+            last, done = self.delta(choice, "", True), timings([choice.result])
+            chunks.append(self.chunk([self.choice(index, last, (), event.reason)], timings=done))
         return chunks
 
     def choice(
@@ -62,13 +63,13 @@ class Style:
         ended = None if reason is None else "length" if reason in ("length", "context") else "stop"
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
 
-    def delta(self, text: str) -> dict[str, Any]:
-        """The text's fields in a chunk's choice. The text may be empty."""
+    def delta(self, choice: RequestChoice, text: str, ended: bool) -> dict[str, Any]:
+        """The text's fields in a chunk's choice. The text may be empty. ended: whether no other follows."""
         return {"text": text}
 
-    def message(self, text: str) -> dict[str, Any]:
+    def message(self, choice: RequestChoice) -> dict[str, Any]:
         """The text's fields in a whole answer's choice."""
-        return {"text": text}
+        return {"text": choice.result.text}
 
     def logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
         def text(token: int) -> str:
@@ -92,19 +93,29 @@ class Style:
 
 
 class ChatStyle(Style):
-    """Builds the objects of chats."""
+    """Builds the objects of chats, with the thoughts apart from the answer."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, answering: Answering) -> None:
+        super().__init__(answering)
+        self._splits: dict[int, Thoughts] = {}
+        """By choice."""
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         first = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return [self.chunk([first])]
 
-    def delta(self, text: str) -> dict[str, Any]:
-        return {"delta": {"content": text} if text else {}}
+    def delta(self, choice: RequestChoice, text: str, ended: bool) -> dict[str, Any]:
+        if choice.index not in self._splits:
+            self._splits[choice.index] = Thoughts(opens_thoughts(choice.prompt, self._piece))
+        thoughts, answer = self._splits[choice.index].push(text, ended)
+        parts = {"reasoning_content": thoughts, "content": answer}
+        return {"delta": {name: part for name, part in parts.items() if part}}
 
-    def message(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def message(self, choice: RequestChoice) -> dict[str, Any]:
+        delta = self.delta(choice, choice.result.text, True)["delta"]
+        return {"message": {"role": "assistant", "content": "", "refusal": None, **delta}}
 
     def logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any]:
         def entry(token: int, logprob: float) -> dict[str, Any]:
@@ -129,7 +140,7 @@ def whole(body: Body, choices: Sequence[RequestChoice], answering: Answering) ->
     for choice in choices:
         result = choice.result
         tokens = [token for step in result.metrics.history for token in step.tokens]
-        parts.append(style.choice(choice.index, style.message(result.text), tokens, result.finish_reason))
+        parts.append(style.choice(choice.index, style.message(choice), tokens, result.finish_reason))
     return {**style.head, "object": style.kind, "choices": parts, **figures(choices)}
 
 

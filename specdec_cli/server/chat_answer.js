@@ -52,6 +52,7 @@ class Answer {
     this.text = text;
     this.reason = "";
     this.drafts = drafts;
+    this.thinks = false;
     this.tokens = this.drafted = this.kept = this.bars = 0;
     this.redraw();
   }
@@ -59,11 +60,20 @@ class Answer {
   take(chunk) {
     if (chunk.error) throw new Error(chunk.error.message);
     const choice = chunk.choices[0];
-    const content = choice?.delta?.content ?? "";
+    const { reasoning_content: thought = "", content = "" } = choice?.delta ?? {};
     this.reason = choice?.finish_reason ?? this.reason;
     this.timings = chunk.timings ?? this.timings;
-    if (chunk.step) this.takeStep(chunk.step, content);
+    if (thought || content) this.think(Boolean(thought));
+    if (chunk.step) this.takeStep(chunk.step, thought || content);
+    this.text += thought;
+    if (content) this.think(false);
     this.text += content;
+  }
+
+  /** Begin or end the thoughts, which are kept with their marks in the text. */
+  think(thinks) {
+    if (thinks !== this.thinks) this.text += thinks ? "<think>\n" : "\n</think>\n\n";
+    this.thinks = thinks;
   }
 
   takeStep(step, content) {

@@ -67,7 +67,7 @@ function request(turns) {
   const [system, temperature, most] = ["system", "temperature", "most"].map((id) => byId(id).value);
   const messages = turns.flatMap(({ asked, answer }) => [
     { role: "user", content: asked },
-    { role: "assistant", content: answer.text },
+    { role: "assistant", content: answer.text.replace(THOUGHTS, "") },
   ]);
   return {
     model: pair.id,

@@ -88,11 +88,15 @@ def sent(part):
     return b"data: " + (part if isinstance(part, str) else json.dumps(part)).encode() + b"\n\n"
 
 
-def chunk(step=None, content="", reason=None):
+def chunk(step=None, content="", reason=None, **delta):
     """A chunk of the answer: what a step adds to it, or this content."""
     text = "".join(token.text for token in step.tokens) if step else content
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+    choice = {"index": 0, "delta": delta or {"content": text}, "finish_reason": reason}
     return {"choices": [choice], **({"step": event_json(step)} if step else {})}
+
+
+def thought(text):
+    return chunk(reasoning_content=text)
 
 
 def ended():
@@ -377,7 +381,7 @@ def test_a_code_block_and_an_answer_can_be_copied(tab, server):
 
 def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     more = Event()
-    begin(tab, server, [chunk(content="<think>\nHm"), more, chunk(content="m.\n</think>\n\nYes."), *ended()])
+    begin(tab, server, [thought("Hm"), more, thought("m."), chunk(content="Yes."), *ended()])
     tab.until("document.querySelector('.thinking')?.textContent === 'ThinkingHm'")
     hidden = "!document.querySelector('.thinking p').checkVisibility()"
     assert tab.ask(hidden)
@@ -387,6 +391,9 @@ def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     texts = "[...document.querySelector('.answer').children].map(e => e.textContent)"
     assert tab.ask(texts) == ["ThinkingHmm.", "Yes."]
     assert not tab.ask(hidden)
+    ask(tab, "Sure?")
+    finish(tab)
+    assert server.asked[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
     answered(tab, server, "<think>\n\n</think>\n\nYes.")
     assert tab.ask("document.querySelector('.answer').innerText.trim()") == "Yes."
 

@@ -17,14 +17,19 @@ import pytest
 import tiny
 from driver import assert_refused, call
 from hub_pairs import wait_until
+from recorded import step
 from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
 from starlette.requests import Request
 from terminal import Terminal
 
-from specdec_cli.decoding.types import Token, TokenLogprobs
-from specdec_cli.server.answer_objects import Style
+from specdec_cli.decoding.types import Done, Token, TokenLogprobs
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.server.answer_objects import ChatStyle, Style
 from specdec_cli.server.endpoints import Server
+from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
+from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SamplingParams
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]
@@ -126,6 +131,21 @@ def test_logprobs_of_a_character_that_is_split_across_tokens():
     told, after = (style.choice(0, {}, tokens)["logprobs"] for _ in range(2))
     assert told["text_offset"] == [0, 0, 1] and after["text_offset"] == [2, 2, 3]
     assert [*told["top_logprobs"][0].items()] == [("\ufffd", -0.1), ("a", -0.5)]
+
+
+def test_thoughts_are_apart_from_the_answer():
+    texts = ("<think>", "\n", "Hm</", "think>\n", "{}")
+    events = [step(n, 0.1, Token(n, text, "plain")) for n, text in enumerate(texts)] + [Done("stop", "", (), 0.1)]
+    choice = RequestChoice(0, [1], SamplingParams())
+    choice.result = GenerationResult(Settings(target="target"), 0, [1])
+    stream, whole = (ChatStyle(SimpleNamespace(names=["target"], piece=lambda _: b"")) for _ in range(2))
+    chunks = []
+    for event in events:
+        choice.result.add(event)
+        chunks += stream.chunks(0, [ChoiceEvent(choice, event)], steps=False)
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [{"reasoning_content": "Hm"}, {"content": "{}"}, {}]
+    message = {"role": "assistant", "content": "{}", "refusal": None, "reasoning_content": "Hm"}
+    assert whole.message(choice) == {"message": message}
 
 
 def test_stop_strings_and_several_prompts(server):

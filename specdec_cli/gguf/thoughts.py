@@ -1,0 +1,76 @@
+"""Separates what a reasoning model thinks from its answer, while the text comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Literal
+
+_BEGIN, _END = "<think>", "</think>"
+CHANNEL, _MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
+"""gpt-oss writes several messages: a header with the channel's name, _MESSAGE, a text, and _START before the next."""
+_LAST = 8
+"""How many tokens of a prompt show whether it opens the thoughts."""
+
+
+def opens_thoughts(prompt: Sequence[int], piece: Callable[[int], bytes]) -> bool:
+    """Whether the chat template wrote <think> at the end of a prompt, after the last control token."""
+    last = [*takewhile(bool, map(piece, reversed(prompt[-_LAST:])))]
+    return b"".join(reversed(last)).rstrip().endswith(_BEGIN.encode())
+
+
+class Thoughts:
+    """Splits the text of one answer. opened: whether its prompt opens the thoughts."""
+
+    def __init__(self, opened: bool = False) -> None:
+        self._held = ""
+        """Text that may belong to a mark."""
+        self._part: Literal["beginning", "header", "thoughts", "answer"] = "thoughts" if opened else "beginning"
+        self._end = _END
+        self._after_mark = opened
+        """Whether white space is dropped."""
+
+    def push(self, text: str, ended: bool) -> tuple[str, str]:
+        """The thoughts and the part of the answer that are certain with this text. ended: whether it's the last."""
+        self._held += text
+        thoughts, before = "", None
+        while self._part not in ("answer", before):
+            before = self._part
+            if before == "beginning":
+                self._begin(ended)
+            elif before == "thoughts":
+                thoughts += self._think(ended)
+            elif _MESSAGE in self._held:
+                header, _, self._held = self._held.partition(_MESSAGE)
+                self._part, self._after_mark = "answer" if f"{CHANNEL}final" in header else "thoughts", True
+        answer = ""
+        if self._part == "answer":
+            self._drop_space()
+            answer, self._held = self._held, ""
+        return thoughts, answer
+
+    def _begin(self, ended: bool) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(_BEGIN):
+            self._part, self._held, self._after_mark = "thoughts", begun.removeprefix(_BEGIN), True
+        elif begun.startswith(CHANNEL):
+            self._part, self._end = "header", _START
+        elif ended or not (_BEGIN.startswith(begun) or CHANNEL.startswith(begun)):
+            self._part = "answer"
+
+    def _think(self, ended: bool) -> str:
+        """The held thoughts, without the mark that ends them or a beginning of it."""
+        self._drop_space()
+        text, found, rest = self._held.partition(self._end)
+        cut = len(text)
+        if found:
+            self._part, self._after_mark = "answer" if self._end == _END else "header", True
+        elif not ended:
+            cut = next(at for at in range(max(cut - len(self._end), 0), cut + 1) if self._end.startswith(text[at:]))
+        self._held = rest or text[cut:]
+        return text[:cut]
+
+    def _drop_space(self) -> None:
+        if self._after_mark:
+            self._held = self._held.lstrip()
+            self._after_mark = not self._held
