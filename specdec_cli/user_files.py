@@ -12,7 +12,7 @@ import secrets
 import shutil
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -46,12 +46,25 @@ def name_as_text(name: str) -> str:
 
 def config_dir() -> Path:
     """The folder of the user's own profiles and settings."""
-    return platformdirs.user_config_path("specdec", appauthor=False)
+    return _own(platformdirs.user_config_path)
 
 
 def cache_dir() -> Path:
     """The folder of what specdec can make again."""
-    return platformdirs.user_cache_path("specdec", appauthor=False)
+    return _own(platformdirs.user_cache_path)
+
+
+def data_dir() -> Path:
+    """The folder of what the user saves."""
+    return _own(platformdirs.user_data_path)
+
+
+def _own(folder: Callable[..., Path]) -> Path:
+    with suppress(RuntimeError):
+        path = folder("specdec", appauthor=False)  # without appauthor, Windows has another folder: specdec/specdec
+        if path.parts[0] != "~":  # in older versions of platformdirs
+            return path
+    raise UsageError("there is no home folder", "Set HOME to an absolute path.")
 
 
 def bundled_dir() -> Path:

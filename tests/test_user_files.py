@@ -52,6 +52,15 @@ def test_what_killed_runs_left_is_removed_and_nothing_newer(tmp_path):
     assert {*tmp_path.iterdir()} == {new, written}
 
 
+def test_without_a_home_folder_two_lines_say_so(monkeypatch):
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}[0])
+    for folder in (user_files.config_dir, user_files.cache_dir, user_files.data_dir):
+        with pytest.raises(UsageError, match="no home folder"):
+            folder()
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(UsageError, match="it is not a file"):

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import platformdirs
-
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
-from specdec_cli.user_files import remove_abandoned, suggest
+from specdec_cli.user_files import data_dir, remove_abandoned, suggest
 from specdec_cli.weights import model_loading
 
 
@@ -48,7 +46,7 @@ class KeptConversation:
 
 
 CONVERSATIONS = JsonStore(
-    lambda: platformdirs.user_data_path("specdec", appauthor=False) / "conversations",
+    lambda: data_dir() / "conversations",
     KeptConversation,
     "Fix the file, or remove it.",
     remade=False,

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from io import TextIOWrapper
 
-import platformdirs
 from rich.console import RenderableType
 
 from specdec_cli.chat import kept_conversations
@@ -27,7 +26,7 @@ from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, flag_of, name_of
-from specdec_cli.user_files import expanded, nearest, require_file
+from specdec_cli.user_files import data_dir, expanded, nearest, require_file
 
 FENCE = '"""'
 """Starts and ends a message of several lines."""
@@ -323,7 +322,7 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
         else:
             event.current_buffer.validate_and_handle()
 
-    kept = platformdirs.user_data_path("specdec", appauthor=False) / "chat_history"
+    kept = data_dir() / "chat_history"
 
     class KeptHistory(FileHistory):
         """Only in memory where it can't be read or written."""

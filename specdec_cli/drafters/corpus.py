@@ -17,14 +17,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import platformdirs
-
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.vocabulary import tokenizer_digest
 from specdec_cli.json_store import FORMAT, digest
-from specdec_cli.user_files import expanded, format_bytes, remove_abandoned, write_whole
+from specdec_cli.user_files import cache_dir, expanded, format_bytes, remove_abandoned, write_whole
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
@@ -195,7 +193,7 @@ def text_of(source: Source) -> str | None:
 
 def folder() -> Path:
     """The folder of the indexes; all of them can be made again."""
-    return platformdirs.user_cache_path("specdec", appauthor=False) / "corpora"
+    return cache_dir() / "corpora"
 
 
 def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.user_files import read_bytes, require_writable, suggest, write_whole
+from specdec_cli.user_files import data_dir, read_bytes, require_writable, suggest, write_whole
 
 if TYPE_CHECKING:
     from specdec_cli.measure.compare import ComparisonResult
@@ -118,4 +117,4 @@ def load(name: str) -> ComparisonResult:
 
 
 def _folder() -> Path:
-    return platformdirs.user_data_path("specdec", appauthor=False) / "comparisons"
+    return data_dir() / "comparisons"
