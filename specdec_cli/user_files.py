@@ -267,13 +267,17 @@ def remove_abandoned(folder: Path, pattern: str) -> None:
 
 
 def put(new: Path, path: Path) -> None:
-    """Replace a file with one that was made `beside` it, and keep its permissions. Raises OSError, also if `path` is no
-    regular file: root could replace a device.
+    """Replace a file with one that was made `beside` it, and keep its permissions, and its owner and group as far as
+    allowed. Raises OSError, also if `path` is no regular file: root could replace a device.
     """
     path = Path(os.path.realpath(path))
     require_file(path)
     if path.exists():
-        shutil.copymode(path, new)
+        about = path.stat()
+        for owner, group in ((-1, about.st_gid), (about.st_uid, -1)):
+            with suppress(OSError, AttributeError):  # AttributeError: on Windows
+                os.chown(new, owner, group)
+        shutil.copymode(path, new)  # last, because a change of owner clears bits
     new.replace(path)
 
 

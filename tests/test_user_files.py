@@ -99,6 +99,17 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert path.read_text() == "newer still" and list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_replaced_file_keeps_its_owner_and_group(tmp_path):
+    path = tmp_path / "a.json"
+    path.touch()
+    os.chown(path, 12345, 54321)
+    path.chmod(0o4750)
+    user_files.write_whole(path, "new")
+    about = path.stat()
+    assert (about.st_uid, about.st_gid, about.st_mode & 0o7777) == (12345, 54321, 0o4750)
+
+
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
     with (tmp_path / "endless").open("wb") as file:
         file.truncate(1 << 40)
