@@ -278,7 +278,12 @@ def put(new: Path, path: Path) -> None:
             with suppress(OSError, AttributeError):  # AttributeError: on Windows
                 os.chown(new, owner, group)
         shutil.copymode(path, new)  # last, because a change of owner clears bits
-    new.replace(path)
+    try:
+        new.replace(path)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        shutil.copyfile(new, path)  # a file that is mounted by itself, as into a container
 
 
 def try_out(path: Path) -> None:

@@ -1,6 +1,8 @@
 """Hints for misspelt words, YAML that is none, and files that are written whole."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -108,6 +110,17 @@ def test_a_replaced_file_keeps_its_owner_and_group(tmp_path):
     user_files.write_whole(path, "new")
     about = path.stat()
     assert (about.st_uid, about.st_gid, about.st_mode & 0o7777) == (12345, 54321, 0o4750)
+
+
+def test_a_file_that_is_mounted_by_itself_is_overwritten(tmp_path, monkeypatch):
+    def busy(*_):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    path = tmp_path / "app.py"
+    path.write_text("old and longer")
+    monkeypatch.setattr(Path, "replace", busy)
+    user_files.write_whole(path, "new")
+    assert path.read_text() == "new" and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
