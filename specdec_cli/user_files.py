@@ -209,7 +209,7 @@ def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             for part in parts:
-                file.write(part.encode("utf-8") if isinstance(part, str) else part)
+                file.write(part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part)
     except OSError as error:
         raise cannot_write(path, error) from None
 

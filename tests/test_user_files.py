@@ -93,6 +93,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     user_files.write_whole(path, "old")
     path.chmod(0o640)
     link.symlink_to(path)
+    user_files.write_whole(link, os.fsdecode(b"caf\xe9.gguf"))
+    assert path.read_bytes() == b"caf\xe9.gguf"
     user_files.write_whole(link, b"newer", memoryview(b" still"))
     assert path.read_text() == "newer still" and path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
     for way in (lambda: user_files.write_whole(path, b"new", None), lambda: user_files.write_whole(path, "\ud800")):
