@@ -227,14 +227,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    with replacement(path) as new, new.open("xb") as file:
+    with replacement(path) as new, new.open("wb") as file:
         yield file
 
 
 @contextmanager
 def replacement(path: Path) -> Iterator[Path]:
-    """An unused path whose file replaces `path` when the block ends, and is removed if the block fails. Raises
-    OSError.
+    """A path `beside` another. Its file replaces `path` when the block ends, and is removed if the block fails.
+    Raises OSError.
     """
     new = beside(path)
     try:
@@ -251,10 +251,15 @@ def is_device(path: Path) -> bool:
 
 
 def beside(path: Path) -> Path:
-    """An unused name in the folder of the file that `path` resolves to. Raises OSError if that file is read-only."""
-    if path.exists() and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return Path(os.path.realpath(path)).with_name(f"specdec-{secrets.token_hex(8)}.tmp")
+    """An unused name in the folder of the file that `path` resolves to. If that file exists, there is an empty file of
+    this name, which nobody else can read. Raises OSError if that file is read-only.
+    """
+    new = Path(os.path.realpath(path)).with_name(f"specdec-{secrets.token_hex(8)}.tmp")
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        new.touch(0o600)
+    return new
 
 
 def remove_abandoned(folder: Path, pattern: str) -> None:

@@ -103,6 +103,13 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert path.read_text() == "newer still" and list(path.parent.iterdir()) == [path]
 
 
+def test_while_a_file_is_replaced_nobody_else_can_read_it(tmp_path):
+    path = tmp_path / "secret.env"
+    path.touch(0o600)
+    with user_files.replacing(path) as file:
+        assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_a_replaced_file_keeps_its_owner_and_group(tmp_path):
     path = tmp_path / "a.json"
