@@ -53,13 +53,13 @@ CONVERSATIONS = JsonStore(
 )
 
 
-def save(conversation: Conversation, name: str) -> Path:
-    """Save a conversation, and replace an older one of that name. Returns its file. Raises UsageError on an invalid
-    name, SpecdecError if it cannot be written.
+def save(conversation: Conversation, name: str) -> list[str]:
+    """Save a conversation, and replace an older one of that name. Returns notes on caches that can't be saved. Raises
+    UsageError on an invalid name, SpecdecError if the messages can't be written.
     """
     name, read = _checked(name), conversation.read
     remove_abandoned(CONVERSATIONS.folder(), "specdec-*.tmp")
-    caches, checksums = {}, {}
+    caches, checksums, notes = {}, {}, []
     for loaded in conversation.session.models.all:
         if not (text := loaded.text):
             continue
@@ -67,11 +67,15 @@ def save(conversation: Conversation, name: str) -> Path:
         if not text.rewinds and (length := text.cache.reachable(text.length, text.common(read.tokens))):
             text.rewind(length)  # once loaded, a recurrent state can't drop rejected drafts
         if text.tokens:
-            caches[loaded.role] = _identity(loaded)
-            checksums[loaded.role] = text.save(cache_path(name, loaded.role))
+            try:
+                checksums[loaded.role] = text.save(cache_path(name, loaded.role))
+                caches[loaded.role] = _identity(loaded)
+            except SpecdecError as error:
+                notes.append(f"the {loaded.role} will read the conversation again: {error}")
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
     of_read = (read.text, read.tokens, read.marks, _checksum(read))
-    return CONVERSATIONS.save(name, KeptConversation(messages, *of_read, caches, checksums, conversation.n_dropped))
+    CONVERSATIONS.save(name, KeptConversation(messages, *of_read, caches, checksums, conversation.n_dropped))
+    return notes
 
 
 def restore(conversation: Conversation, name: str) -> list[str]:

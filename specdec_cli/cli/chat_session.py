@@ -199,8 +199,9 @@ class ChatSession:
 
     def do_save(self, argument: str) -> None:
         """save the conversation: /save NAME"""
-        path = kept_conversations.save(self.conversation, argument)
-        self.say(f"saved as {path.stem}; to continue: specdec chat --resume {path.stem}")
+        for note in kept_conversations.save(self.conversation, argument):
+            self.say(f"note: {note}")
+        self.say(f"saved as {argument}; to continue: specdec chat --resume {argument}")
 
     def do_load(self, argument: str) -> None:
         """continue a saved conversation: /load NAME"""
