@@ -21,6 +21,7 @@ from specdec_cli.measure import tune as tuning
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
 from specdec_cli.measure.tune import MeasuredTuning
 from specdec_cli.measure.variants import with_baselines
+from specdec_cli.pairs import references
 from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.pairs.hub.download import DownloadProgress
 from specdec_cli.pairs.pair_check import CONTEXT, PairCheck, check_pair_by_name
@@ -86,7 +87,7 @@ def _pull_missing(profile: str | None, named: dict[str, Any], progress: Download
         pull(profile, translate=True, progress=progress)
     else:
         pull(target=wanted.target, draft=wanted.draft, translate=True, progress=progress)
-    if wanted.draft_small and not wanted.draft_small.endswith(".gguf"):
+    if wanted.draft_small and references.parse(wanted.draft_small):
         pull(target=wanted.draft_small, progress=progress)
 
 

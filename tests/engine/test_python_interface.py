@@ -247,6 +247,14 @@ def test_what_is_missing_is_pulled_if_that_is_asked_for():
             wrong()
 
 
+@pytest.mark.usefixtures("inside")
+def test_a_third_model_that_is_missing_is_pulled_too():
+    told, models = [], {"target": TARGET, "draft": DRAFT, "draft_small": f"{SMALL}/{SMALL_FILE}"}
+    nested = SpeculativeConfig(drafter="small>model")
+    with load(**models, speculative=nested, download=True, progress=lambda *said: told.append(said), threads=1):
+        assert {name for name, *_ in told} == {f"{SMALL}/{SMALL_FILE}"}
+
+
 @pytest.mark.slow
 def test_a_pair_is_tuned():
     stages = []
