@@ -298,13 +298,13 @@ def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[
     """Raise SpecdecError if a folder has answers of another target, other prompts or other options."""
     what = [*_version(target), asdict(wanted), list(prompts.values())]
     data, record = msgspec.json.encode(what), folder / "answers.json"
-    if record.exists() and record.read_bytes() != data:
+    if not record.exists():
+        write_whole(record, data)
+    elif record.read_bytes() != data:
         raise SpecdecError(
             f"{folder} has answers that were recorded with another target, other prompts or other options",
             f"Remove {folder.parent}, or use another --work folder.",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    record.write_bytes(data)
 
 
 def _version(path: Path) -> list[str | int]:

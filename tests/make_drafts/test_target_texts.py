@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from driver import DEMO
+from driver import DEMO, TARGET
 from engines import open_session
+from full_disk import full_disk
 
 from specdec_cli.chat.kept_conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import draft_figures as making
+from specdec_cli.make_drafts import train
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
     RecordedText,
@@ -158,3 +160,12 @@ def test_prompts_that_the_tokenizer_cannot_write_are_left_out(session, tmp_path,
     own.write_text("import\n")
     with pytest.raises(UsageError, match="cannot encode the prompts"):
         training_prompts(session, str(own), None, 512, raw=False)
+
+
+def test_on_a_full_disk_recordings_are_still_known(tmp_path):
+    recorded = tmp_path / "answers", TARGET, {}, WANTED
+    train._require_same(*recorded)
+    with full_disk(0):
+        train._require_same(*recorded)
+    with pytest.raises(SpecdecError, match="other prompts"):
+        train._require_same(*recorded[:2], {"x": [1]}, WANTED)
