@@ -186,6 +186,9 @@ class PairDownload:
             models = [*map(self._planned, self._sources)]
             recorded = len(self._remotes) == len(self._sources)
             name = self.name or (pulled_pairs.name_of(*self._remotes) if recorded else "")
+            if recorded and (unused := pulled_pairs.unused_after(name, self._remotes)):
+                files = f"{', '.join(unused)} ({format_bytes(sum(unused.values()))})"
+                self.notes.append(f"no pair will use {files} any more; to remove that first: specdec rm {name}")
             needed = sum(file.size - file.begun for model in models for file in model.files if not file.here)
             place = needed, cache.free_space(), str(cache.cache_dir())
             draft_model = models[1] if len(models) > 1 else None

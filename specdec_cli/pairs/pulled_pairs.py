@@ -134,6 +134,16 @@ def removable(pair: PulledPair) -> tuple[int, list[str]]:
     return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
 
 
+def unused_after(name: str, new: list[RemoteModel]) -> dict[str, int]:
+    """The files of a pair, with their bytes, that no pair uses once it has new models."""
+    pairs = {each: pair for each in names() if (pair := readable(each))}
+    old = pairs.pop(name).files() if name in pairs else []
+    kept = {(model.repo, file.digest) for pair in pairs.values() for model, file in pair.files()}
+    kept |= {(model.repo, file.digest) for model in new for file in model.files}
+    own = [(model, file) for model, file in old if (model.repo, file.digest) not in kept]
+    return {f"{model.repo}/{file.name}": size for model, file in own if (size := cache.freeable(model, file))}
+
+
 def remove(pair: PulledPair) -> int:
     """Remove a pair's record and its files, except those that another pair uses. Returns the bytes freed. Raises
     SpecdecError if something can't be removed, or if another pair's record is damaged.

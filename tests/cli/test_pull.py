@@ -172,6 +172,15 @@ def test_a_profile_is_pulled_by_its_name_and_a_target_without_its_flag(hub, insi
     assert_refused(hub_pairs.pull_here("--target", TARGET, *PAIR[2:], "--as", "own"), 2, "all on the Hub")
 
 
+def test_weights_that_another_model_replaces_are_named(hub, inside):
+    hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
+    assert pulled_here("mine")["notes"] == []
+    hub.add("other/target-GGUF", {BIG_FILE: TARGET.read_bytes() + struct.pack("<Q", 1)})
+    hub_pairs.own_profile("mine", f"target: other/target-GGUF:Q4_K_M\ndraft: {PAIR[3]}\n")
+    (note,) = pulled_here("mine")["notes"]
+    assert f"no pair will use {BIG}/{BIG_FILE} (9.6 MB)" in note and note.endswith("specdec rm mine")
+
+
 # --- on a terminal ---
 
 
