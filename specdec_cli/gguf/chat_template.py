@@ -8,7 +8,7 @@ from contextlib import suppress
 from specdec_cli.bounded_child import BoundedChild, Limits
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, StringArray
-from specdec_cli.gguf.thoughts import CHANNEL, Thoughts
+from specdec_cli.gguf.thoughts import CHANNEL, MESSAGE, Thoughts
 
 _renderer = BoundedChild("specdec_cli.gguf.template_child", Limits(1.5, 192 << 20, 256))
 
@@ -29,10 +29,12 @@ def special_token(header: Header, name: str) -> str:
 
 
 def final_answer(text: str) -> str:
-    """An answer without gpt-oss's analysis. llama.cpp makes the marks of its channels text, which its template refuses
-    in later turns.
+    """The last final message of gpt-oss in an answer; another model's answer as it is. llama.cpp makes the marks of its
+    channels text, which its template refuses in later turns.
     """
-    return Thoughts().push(text, ended=True)[1] if text.startswith(CHANNEL) else text
+    if not text.startswith(CHANNEL):
+        return text
+    return Thoughts().push(text, ended=True)[1].rpartition(f"{CHANNEL}final{MESSAGE}")[2]
 
 
 def warm_up(header: Header) -> None:

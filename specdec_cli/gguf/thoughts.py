@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import Literal
 
 _BEGIN, _END = "<think>", "</think>"
-CHANNEL, _MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
-"""gpt-oss writes several messages: a header with the channel's name, _MESSAGE, a text, and _START before the next."""
+CHANNEL, MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
+"""gpt-oss writes several messages: a header with the channel's name, MESSAGE, a text, and _START before the next."""
 _LAST = 8
 """How many tokens of a prompt show whether it opens the thoughts."""
 
@@ -40,9 +40,10 @@ class Thoughts:
                 self._begin(ended)
             elif before == "thoughts":
                 thoughts += self._think(ended)
-            elif _MESSAGE in self._held:
-                header, _, self._held = self._held.partition(_MESSAGE)
-                self._part, self._after_mark = "answer" if f"{CHANNEL}final" in header else "thoughts", True
+            elif MESSAGE in self._held:
+                header, _, self._held = self._held.partition(MESSAGE)
+                self._part = "answer" if f"{CHANNEL}final" in header else "thoughts"
+                self._after_mark = self._part == "thoughts"
         answer = ""
         if self._part == "answer":
             self._drop_space()

@@ -40,7 +40,7 @@ markdown.block.ruler.before("fence", "math", (state, first, end, silent) => {
   return true;
 }, { alt: ["paragraph", "reference", "blockquote", "list"] });
 
-const THOUGHTS = /^<think>\n[^]*?\n<\/think>\s*/;
+const THOUGHTS = /^<think>\n(?:[^]*?\n<\/think>\s*|[^]*$)/;
 /** What a reasoning model thinks before it answers: the lines between <think> and </think>, folded. */
 markdown.block.ruler.before("math", "thinking", (state, first, end) => {
   const line = (n) => state.src.slice(state.bMarks[n], state.eMarks[n]);

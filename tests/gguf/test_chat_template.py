@@ -186,6 +186,7 @@ def test_tokens_of_a_conversation_have_one_bos():
     [
         ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!", "Hi!"),
         ("<|channel|>final <|constrain|>json<|message|>{}", "{}"),
+        (2 * "<|channel|>final<|message|>Hi!<|start|>assistant" + "<|channel|>final<|message|>Yes.", "Yes."),
         ("<|channel|>analysis<|message|>Hm", ""),
         ("Write <|channel|>.", "Write <|channel|>."),
     ],

@@ -27,6 +27,7 @@ TEXTS = st.lists(st.sampled_from([*MARKS, "\n", " ", "a", "<", "</", "<|", "<thi
         (True, "Hm.\n</think>\n\n{} </think>", "Hm.\n", "{} </think>"),
         (False, f"{ANALYSIS}Hm.{FINAL}Yes. {FINAL}", "Hm.", f"Yes. {FINAL}"),
         (False, "<|channel|>final <|constrain|>json<|message|>{}", "", "{}"),
+        (False, "<|channel|>final<|message|>  indented", "", "  indented"),
         (False, f"{ANALYSIS}a<|start|>assistant<|channel|>commentary<|message|>b{FINAL}c", "ab", "c"),
         (False, f"{ANALYSIS}Hm <|sta", "Hm <|sta", ""),
         (False, "<|channel|>ana", "", ""),

@@ -394,6 +394,14 @@ def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     ask(tab, "Sure?")
     finish(tab)
     assert server.asked[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
+
+
+def test_thoughts_that_were_cut_off_are_not_sent(tab, server):
+    begin(tab, server, [thought("Hm"), *ended()])
+    finish(tab)
+    ask(tab, "And?")
+    finish(tab)
+    assert server.asked[1]["messages"][1] == {"role": "assistant", "content": ""}
     answered(tab, server, "<think>\n\n</think>\n\nYes.")
     assert tab.ask("document.querySelector('.answer').innerText.trim()") == "Yes."
 
