@@ -41,7 +41,11 @@ _LEFT_OUT = re.compile(
 """A line in place of others, such as "# ... rest unchanged ...". An ellipsis alone is Python."""
 _MOST_LEFT_OUT = 200
 """Characters of a line that are searched for that: the time grows with their square."""
-_SAID = re.compile(r"\s*(?:sure|certainly|of course|okay|here(?:'s| is| are)|below)\b[^\n]*:\s*\n", re.IGNORECASE)
+_SAID = re.compile(
+    r"\s*(?:sure|certainly|of course|okay|here(?:['\u2019]s| is| are| you go)|below|the (?:changed|updated|modified))\b"
+    r"[^\n]*:\s*\n",
+    re.IGNORECASE,
+)
 """What a model says before a text that it doesn't put in a code block."""
 _STYLES = {"@": "cyan", "+": "green", "-": "red"}
 

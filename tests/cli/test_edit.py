@@ -117,6 +117,8 @@ def test_blocks_in_the_block_are_a_part_of_it(file, inner):
         f"```python\n{TEXT}",
         f"Here it is:\n\n```python\n{TEXT}",
         f"Sure! Here is the changed file:\n\n{TEXT}",
+        f"Here\u2019s the file:\n\n{TEXT}",
+        f"The updated code:\n\n{TEXT}",
         f"```diff\n-def add(a, b):\n+def plus(a, b):\n{TEXT[15:]}```",
         f"```\n@@ -1 +1 @@\n-def add(a, b):\n+def plus(a, b):\n{TEXT[15:]}```",
     ],
