@@ -98,7 +98,9 @@ class Server:
         return _json({"object": "list", "data": [self._model]})
 
     async def _one_model(self, request: Request) -> Response:
-        self._require(request.path_params["name"])
+        if not (name := request.path_params["name"]):
+            return await self._models(request)
+        self._require(name)
         return _json(self._model)
 
     @property

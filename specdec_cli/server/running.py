@@ -17,6 +17,7 @@ from time import sleep
 from types import FrameType
 from urllib.parse import urlsplit
 
+import h11
 import msgspec
 import uvicorn
 from starlette.datastructures import Headers
@@ -42,6 +43,8 @@ _CLOSING_S = 0.8
 _MOST_CONNECTIONS = 1024
 _OTHER_FILES = 64
 """File descriptors that aren't connections."""
+_MOST_AHEAD = 1 << 16
+"""Bytes that a client may send after a request, before it has its answer."""
 _TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = ("0.0.0.0", "::", "")
@@ -149,7 +152,15 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.cycle is not None and not self.cycle.more_body and len(self.conn.trailing_data[0]) < _MOST_AHEAD:
+            self.flow.resume_reading()  # or the end of the connection would be read only after the answer
         self._expect_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # it has had an answer
+            self.transport.close()
 
     def _should_upgrade(self) -> bool:
         return False  # without uvicorn's warning

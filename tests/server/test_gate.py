@@ -68,7 +68,8 @@ def test_a_request_that_offers_http2_keeps_its_body(caplog):
     assert not caplog.records
 
 
-def test_a_client_that_leaves_after_several_requests_ends_the_first():
+@pytest.mark.parametrize("later", [b"", REQUEST, b"\r\n"])
+def test_a_client_that_leaves_after_several_requests_ends_the_first(later):
     async def serve():
         left = asyncio.Event()
 
@@ -78,7 +79,11 @@ def test_a_client_that_leaves_after_several_requests_ends_the_first():
             left.set()
 
         server, _, _, writer = await connected(app)
-        writer.write(2 * REQUEST)
+        writer.write(REQUEST if later else 2 * REQUEST)
+        if later:
+            await asyncio.sleep(0.03)
+            writer.write(later)
+            await asyncio.sleep(0.03)
         writer.close()
         await asyncio.wait_for(left.wait(), 5)
         server.close()
