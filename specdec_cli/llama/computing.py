@@ -98,7 +98,7 @@ def call(
     stopped: BaseException | None = None
     while not job.done.is_set():
         try:
-            job.done.wait()
+            job.done.wait(Interrupt.POLL_S)  # on Windows, Ctrl-C doesn't end a wait
         except BaseException as error:  # Ctrl-C: nothing else may touch what it computes with
             stopped = error
             if interrupt:
@@ -148,3 +148,4 @@ def _pool(threads: int) -> int | None:
 if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
     for _cached in (_only_thread, _pool):
         os.register_at_fork(after_in_child=_cached.cache_clear)
+    os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from queue import SimpleQueue
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 import pytest
 from engines import TARGET, open_session
@@ -176,8 +176,15 @@ def test_a_forked_child_computes_with_its_own_threads():
         context.close()
         model.close()
 
+    def hold():
+        with computing.turn(offloaded=False):
+            held.set()
+            sleep(0.2)
+
     work()
-    child = get_context("fork").Process(target=work)
+    child, held = get_context("fork").Process(target=work), threading.Event()
+    threading.Thread(target=hold).start()  # a pass of another thread
+    held.wait()
     child.start()
     child.join(20)
     child.kill()
