@@ -127,10 +127,12 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     def close(self) -> None:
         """End all jobs, and free the contexts once nothing computes in them. Ctrl-C is raised only then."""
         stopped: BaseException | None = None
-        while self._thread.is_alive():
+        ended = False
+        while not ended:
             try:
                 self.end()
                 self._thread.join()
+                ended = True
             except BaseException as error:
                 stopped = error
         self.slots.close()
