@@ -46,8 +46,6 @@ _STEPS, _FEW = 40, 8
 _ECHO = 2
 """Cells of the ^C that a terminal echoes after the last row: it must not wrap."""
 _GAP = "   "
-_MODIFIERS = re.compile("[\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
-"""Parts of flags, and skin tones: terminals disagree about their width."""
 _SPACES = re.compile(" {3,}")
 _FLUSH_S = 0.03
 """Plain text is flushed at least this often, and not with each token of a fast model."""
@@ -224,11 +222,7 @@ class LiveDisplay:
 
     def _wrapped(self, width: int) -> list[Text]:
         """The unfinished line in rows, between words where it can be; an empty one takes no row."""
-        plain = self._open.plain
-        # Some terminals give each part of an emoji its own cells.
-        widest = sum(map(cell_len, plain)) + 2 * len(_MODIFIERS.findall(plain))
-        room = max(width - widest + cell_len(plain.replace("\ufe0f", "")), width // 4, 2)
-        return list(self._open.wrap(self._console, room)) if self._open else []
+        return list(self._open.wrap(self._console, width)) if self._open else []
 
     def _scroll_away(self, width: int, height: int) -> str:
         """The beginning of a line longer than the region, which cannot change any more, as full rows."""

@@ -227,16 +227,6 @@ def test_tiny_terminals(monkeypatch, width, height):
     assert "".join(terminal.lines()).replace(" ", "").endswith("word49")
 
 
-@pytest.mark.parametrize(
-    "emoji", ["\U0001f44d\U0001f3fd", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea"]
-)
-def test_emoji_that_the_terminal_shows_wider_repeat_no_row(monkeypatch, emoji):
-    """The screen gives each code point its own cells."""
-    for before in range(5):
-        terminal = Terminal(monkeypatch).show(*map(step, ["x" * before, f" {emoji} ", *(["word "] * 12)]))
-        assert sum(line.count("word") for line in terminal.lines()) == 12 + 1  # the last is in the panel, too
-
-
 def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):
     terminal = written(Terminal(monkeypatch), "a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\x00")
     assert terminal.text() == "a␛[2Jb␛]0;title␇c␍d\ufffd31me\ufffdf␀"
