@@ -128,7 +128,8 @@ class Metrics:
             if len(self._row) >= SETTLED:
                 self.probe_s.append(self._row[-1])
         elif self._row:
-            if (settled := self._row[SETTLED - 1 :]) and self._ended > self._began:
+            settled = self._row[SETTLED - 1 :]
+            if self._alone and sum(settled) > 0 and self._ended > self._began:
                 self.windows.append((self._alone, self._ended - self._began, fmean(settled)))
                 self._began, self._alone = self._ended, 0
             self._row.clear()

@@ -179,3 +179,11 @@ def test_the_baseline_comes_from_the_runs_own_probes():
         for too_few in (*first, plain, plain, draft, *first), (plain,) * 7:
             found = to_json(result_of(*too_few), session)
             assert found["baseline"] is None and found["speedup"] is None
+
+
+def test_times_that_stand_still_as_in_an_edited_recording_give_no_speedup():
+    metrics, token = Metrics(), (Token(1, "", "plain"),)
+    for index in range(40):
+        drafted = (2,) * (index % 5 == 4)
+        metrics.add(Step(index, token, drafted, 0, ("",) * len(drafted), "model", 0.0, 0.1, 0.0, index // 5))
+    assert metrics.probe_s and metrics.probed_speedup is None
