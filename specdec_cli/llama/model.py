@@ -73,7 +73,8 @@ class Model:
         self._vocab_users, self._changed = 0, Condition()
         """How many calls use the vocabulary now. Closing waits for them."""
         self.on_gpu = placement.on_devices and not self.remote and library.supports_gpu()
-        all_layers = not 0 <= placement.layers <= lib.llama_model_n_layer(handle)  # one more: the output
+        n_layers = lib.llama_model_n_layer(handle) + lib.llama_model_n_layer_nextn(handle)
+        all_layers = not 0 <= placement.layers <= n_layers  # one more: the output
         self.offloaded = bool(self.remote) or (self.on_gpu and all_layers)
         """Whether passes run wholly on GPUs, or partly on other machines."""
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
