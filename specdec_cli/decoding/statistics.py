@@ -64,7 +64,7 @@ class Interval:
 
     def best_of(self, variants: int) -> Interval:
         """The interval if this is the best of several variants: one that holds for all of them (Bonferroni)."""
-        if self.low is None or self.high is None:
+        if variants < 2 or self.low is None or self.high is None:
             return self
         wider = _student(self.count - 1, 0.025 / variants) / _student(self.count - 1, 0.025)
         low, high = (self.mean * (bound / self.mean) ** wider for bound in (self.low, self.high))
