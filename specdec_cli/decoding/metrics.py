@@ -124,7 +124,7 @@ class Metrics:
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
         if is_plain(step):
-            self._row.append(step.at - self._ended - step.draft_s)  # with what is neither, as in the others
+            self._row.append(step.at - self._ended - step.draft_s)  # its whole time, as in `windows`
             if len(self._row) >= SETTLED:
                 self.probe_s.append(self._row[-1])
         elif self._row:

@@ -127,12 +127,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     def close(self) -> None:
         """End all jobs, and free the contexts once nothing computes in them. Ctrl-C is raised only then."""
         stopped: BaseException | None = None
-        ended = False
-        while not ended:
+        while True:
             try:
                 self.end()
                 self._thread.join()
-                ended = True
+                break
             except BaseException as error:
                 stopped = error
         self.slots.close()

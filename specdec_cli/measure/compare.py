@@ -279,9 +279,9 @@ class ComparisonRun:
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
         summaries = [each for each in result.of_category("all") if each.variant in of_pair - result.wrong]
         exact = [each for each in summaries if each.distance_per_token is None]
-        others = (each for each in result.of_category("all") if each.finding and not each.ran_alone)
-        own = [each for each in others if not self.variants[each.variant].is_baseline]
-        count = sum(each.variant not in result.wrong and each.distance_per_token is None for each in own)
+        right = {name for name, variant in self.variants.items() if not variant.is_baseline} - result.wrong
+        drafting = [each for each in result.of_category("all") if each.variant in right and not each.ran_alone]
+        count = sum(bool(each.finding) and each.distance_per_token is None for each in drafting)
         measured = [(each.speedup.best_of(count), each.variant) for each in exact if each.speedup and each.bounds]
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: (entry[0].difference == "faster", entry[0].mean))
