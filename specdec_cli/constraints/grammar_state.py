@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,10 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 _MOST_REQUIRED = 1024
 """How much of a required text is tokenized at each position: all of a long one would take quadratic time."""
-_THINKING = ("<think>", "</think>")
+_THINKING = (("<think>", "</think>", b""), ("<|channel|>", "<|message|>", b"final"))
+"""What begins thoughts, what ends them, and how the text between must begin where that isn't enough: gpt-oss writes
+several messages, with the name of a channel before each.
+"""
 
 
 class TokenVocabulary(Protocol):
@@ -46,7 +50,7 @@ class GrammarState:
         self._n_vocab, self._written = vocabulary.n_vocab, written
         self._start = matcher_of(vocabulary, grammar)
         self._matcher = self._start
-        self._thinking = _thinking_of(vocabulary)
+        self._begin, self._end, self._header = _thinking_of(vocabulary)
         self._mode = _Mode.BOUND
         self._context: Sequence[int] = ()
         self._seen = 0
@@ -114,14 +118,15 @@ class GrammarState:
 
     def _take(self, token: int) -> None:
         before, matched = self._mode, False
-        if before is _Mode.OPEN and self._thinking and token == self._thinking[0]:
+        if before is _Mode.OPEN and token == self._begin:
             self._mode = _Mode.FREE
         elif before in (_Mode.OPEN, _Mode.BOUND):
             matched = self._matcher.try_consume_tokens([token]) == 1
             self._require_sound()
             self._mode = _Mode.BOUND if matched else _Mode.LOST
-        elif before is _Mode.FREE and self._thinking and token == self._thinking[1]:
-            self._mode = _Mode.BOUND
+        elif before is _Mode.FREE and token == self._end:
+            written = (*self._context[: self._seen], *(token for token, _, _ in self._path))
+            self._mode = self._mode_at_end(written)
         self._path.append((token, before, matched))
 
     def _present_mask(self) -> Mask | None:
@@ -135,8 +140,8 @@ class GrammarState:
         if self._mode is _Mode.BOUND and self._matcher.is_stopped():
             # The answer ends in the same way whether this row is reached by a draft or not: with the first end token.
             mask[mask.argmax() + 1 :] = False
-        if self._mode is _Mode.OPEN and self._thinking:
-            mask[self._thinking[0]] = True
+        if self._mode is _Mode.OPEN:
+            mask[self._begin] = True
         return mask
 
     def _require_sound(self) -> None:
@@ -147,12 +152,17 @@ class GrammarState:
 
     def _mode_after(self, prompt: Sequence[int]) -> _Mode:
         """The mode at the end of a prompt. Marks before its last control token belong to earlier messages."""
-        if self._thinking is None:
-            return _Mode.BOUND
-        begin, end = self._thinking
-        piece = self._vocabulary.piece
-        last = next((token for token in reversed(prompt) if token in (begin, end) or not piece(token)), None)
-        return _Mode.FREE if last == begin else _Mode.BOUND if last == end else _Mode.OPEN
+        piece, marks = self._vocabulary.piece, (self._begin, self._end)
+        at = next((i for i in reversed(range(len(prompt))) if prompt[i] in marks or not piece(prompt[i])), -1)
+        if at >= 0 and prompt[at] in marks:
+            return _Mode.FREE if prompt[at] == self._begin else self._mode_at_end(prompt[:at])
+        return _Mode.OPEN if self._begin >= 0 else _Mode.BOUND
+
+    def _mode_at_end(self, before: Sequence[int]) -> _Mode:
+        """The mode after the token that can end thoughts, which follows `before`."""
+        header = [*takewhile(lambda token: token != self._begin, reversed(before))][::-1] if self._header else []
+        named = b"".join(map(self._vocabulary.piece, header))
+        return _Mode.BOUND if named.startswith(self._header) else _Mode.FREE
 
 
 def matcher_of(vocabulary: TokenVocabulary, grammar: Grammar) -> LLMatcher:
@@ -192,7 +202,10 @@ class _Pieces(TokenizerWrapper):
         return tokens
 
 
-def _thinking_of(vocabulary: TokenVocabulary) -> tuple[int, int] | None:
-    """The tokens that begin and end a thinking block; None if the model has none."""
-    tokens = [vocabulary.tokenize(name, add_bos=False) for name in _THINKING]
-    return (tokens[0][0], tokens[1][0]) if all(len(each) == 1 for each in tokens) else None
+def _thinking_of(vocabulary: TokenVocabulary) -> tuple[int, int, bytes]:
+    """The tokens that begin and end thoughts, -1 if the model has none, and the header between them."""
+    for begin, end, header in _THINKING:
+        tokens = [vocabulary.tokenize(name, add_bos=False) for name in (begin, end)]
+        if all(len(each) == 1 for each in tokens):
+            return tokens[0][0], tokens[1][0], header
+    return -1, -1, b""

@@ -15,6 +15,7 @@ PIECES = [
     *(b"yes", b"no", b"maybe", b'{"', b'":', b' "', b"name", b"na", b"me", b'"}', b"12", b"34"),
 ]
 THINK, THOUGHT, END = range(len(PIECES), len(PIECES) + 3)
+THINKS, CHANNELS = ("<think>", "</think>"), ("<|channel|>", "<|message|>")
 
 
 class Words:
@@ -22,8 +23,8 @@ class Words:
 
     n_vocab = len(PIECES) + 3
 
-    def __init__(self, thinks=False, ends=(END,)):
-        self._special = {"<think>": [THINK], "</think>": [THOUGHT]} if thinks else {}
+    def __init__(self, marks=(), ends=(END,)):
+        self._special = dict(zip(marks, ([THINK], [THOUGHT]), strict=False))
         self._ends = ends
 
     def piece(self, token):
@@ -139,7 +140,7 @@ def test_what_must_come_is_expected_as_the_tokens_that_usually_spell_it():
     ids=["begun by the model", "begun by the prompt", "begun after a role", "ended by the prompt"],
 )
 def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
-    bound, context = state(Grammar.regex("yes"), prompt, len(prompt), thinks=True)
+    bound, context = state(Grammar.regex("yes"), prompt, len(prompt), marks=THINKS)
     for place, token in enumerate(answer):
         mask = bound.mask(answer[:place])
         assert mask is None or mask[token]
@@ -151,9 +152,21 @@ def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
     assert bound.allowed(ids(b"no")) == 0
 
 
+@pytest.mark.parametrize("written", [0, 5, 15])
+def test_of_several_messages_only_the_final_one_is_bound(written):
+    words = Words(CHANNELS)
+    thoughts = [THINK, *words.tokenize("analysis"), THOUGHT, *ids(b"no"), END, *words.tokenize("assistant")]
+    answer = [*thoughts, THINK, *words.tokenize("final json"), THOUGHT]
+    bound, context = state(Grammar.regex("yes"), ids(b"me"), 1, marks=CHANNELS)
+    assert pieces(bound.mask()) == {THINK, b"yes"}
+    context += answer[:written]
+    assert bound.allowed([*answer[written:], *ids(b"yes"), END]) == len(answer) - written + 2
+    assert bound.allowed([*answer[written:], *ids(b"no")]) == len(answer) - written
+
+
 def test_a_mark_in_an_earlier_message_frees_nothing():
     prompt = [THINK, *ids(b"no"), END, *ids(b"me")]
-    bound, _ = state(Grammar.regex("yes"), prompt, len(prompt), thinks=True)
+    bound, _ = state(Grammar.regex("yes"), prompt, len(prompt), marks=THINKS)
     assert pieces(bound.mask()) == {THINK, b"yes"}
 
 
