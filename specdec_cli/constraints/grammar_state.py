@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,10 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 _MOST_REQUIRED = 1024
 """How much of a required text is tokenized at each position: all of a long one would take quadratic time."""
-_THINKING = (("<think>", "</think>", b""), ("<|channel|>", "<|message|>", b"final"))
+_THINKING = (
+    *(("<think>", "</think>", b""), ("[THINK]", "[/THINK]", b""), ("<|channel>", "<channel|>", b"")),
+    ("<|channel|>", "<|message|>", b"final"),
+)
 """What begins thoughts, what ends them, and how the text between must begin where that isn't enough: gpt-oss writes
 several messages, with the name of a channel before each.
 """
@@ -151,18 +153,29 @@ class GrammarState:
             raise SpecdecError(f"the grammar became too large: {reason}", "Use a simpler grammar.")
 
     def _mode_after(self, prompt: Sequence[int]) -> _Mode:
-        """The mode at the end of a prompt. Marks before its last control token belong to earlier messages."""
-        piece, marks = self._vocabulary.piece, (self._begin, self._end)
-        at = next((i for i in reversed(range(len(prompt))) if prompt[i] in marks or not piece(prompt[i])), -1)
+        """The mode at the end of a prompt. Marks in earlier messages don't count."""
+        marks = self._begin, self._end
+        at = next(
+            (i for i in reversed(range(len(prompt))) if prompt[i] in marks or self._begins_message(prompt[i])), -1
+        )
         if at >= 0 and prompt[at] in marks:
             return _Mode.FREE if prompt[at] == self._begin else self._mode_at_end(prompt[:at])
         return _Mode.OPEN if self._begin >= 0 else _Mode.BOUND
 
     def _mode_at_end(self, before: Sequence[int]) -> _Mode:
         """The mode after the token that can end thoughts, which follows `before`."""
-        header = [*takewhile(lambda token: token != self._begin, reversed(before))][::-1] if self._header else []
-        named = b"".join(map(self._vocabulary.piece, header))
-        return _Mode.BOUND if named.startswith(self._header) else _Mode.FREE
+        header = b""
+        for token in reversed(before) if self._header else ():
+            if token == self._begin:
+                return _Mode.BOUND if header.startswith(self._header) else _Mode.FREE
+            if self._begins_message(token):
+                return _Mode.OPEN
+            header = self._vocabulary.piece(token) + header
+        return _Mode.BOUND
+
+    def _begins_message(self, token: int) -> bool:
+        """Whether a token stands between the messages of a conversation: control tokens are without text."""
+        return self._vocabulary.piece(token) in (b"", b"<|start|>")
 
 
 def matcher_of(vocabulary: TokenVocabulary, grammar: Grammar) -> LLMatcher:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Literal
 
-_BEGIN, _END = "<think>", "</think>"
-CHANNEL, MESSAGE, _START = "<|channel|>", "<|message|>", "<|start|>"
-"""gpt-oss writes several messages: a header with the channel's name, MESSAGE, a text, and _START before the next."""
+_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]", "<|channel>thought": "<channel|>"}
+"""What begins thoughts, and what ends them; the second are Mistral's, the last Gemma's."""
+CHANNEL, MESSAGE, _END_OF_MESSAGE = "<|channel|>", "<|message|>", "<|end|>"
+"""gpt-oss writes several messages: a header with the channel's name, MESSAGE, a text and _END_OF_MESSAGE."""
 _LAST = 8
 """How many tokens of a prompt show whether it opens the thoughts."""
 
@@ -16,7 +17,7 @@ _LAST = 8
 def opens_thoughts(prompt: Sequence[int], piece: Callable[[int], bytes]) -> bool:
     """Whether the chat template wrote <think> at the end of a prompt, after the last control token."""
     last = [*takewhile(bool, map(piece, reversed(prompt[-_LAST:])))]
-    return b"".join(reversed(last)).rstrip().endswith(_BEGIN.encode())
+    return b"".join(reversed(last)).rstrip().endswith(b"<think>")
 
 
 class Thoughts:
@@ -26,7 +27,7 @@ class Thoughts:
         self._held = ""
         """Text that may belong to a mark."""
         self._part: Literal["beginning", "header", "thoughts", "answer"] = "thoughts" if opened else "beginning"
-        self._end = _END
+        self._end = "</think>"
         self._after_mark = opened
         """Whether white space is dropped."""
 
@@ -52,11 +53,12 @@ class Thoughts:
 
     def _begin(self, ended: bool) -> None:
         begun = self._held.lstrip()
-        if begun.startswith(_BEGIN):
-            self._part, self._held, self._after_mark = "thoughts", begun.removeprefix(_BEGIN), True
+        if mark := next(filter(begun.startswith, _MARKS), None):
+            self._part, self._held, self._after_mark = "thoughts", begun.removeprefix(mark), True
+            self._end = _MARKS[mark]
         elif begun.startswith(CHANNEL):
-            self._part, self._end = "header", _START
-        elif ended or not (_BEGIN.startswith(begun) or CHANNEL.startswith(begun)):
+            self._part, self._end = "header", _END_OF_MESSAGE
+        elif ended or not any(mark.startswith(begun) for mark in (*_MARKS, CHANNEL)):
             self._part = "answer"
 
     def _think(self, ended: bool) -> str:
@@ -65,7 +67,7 @@ class Thoughts:
         text, found, rest = self._held.partition(self._end)
         cut = len(text)
         if found:
-            self._part, self._after_mark = "answer" if self._end == _END else "header", True
+            self._part, self._after_mark = "header" if self._end == _END_OF_MESSAGE else "answer", True
         elif not ended:
             cut = next(at for at in range(max(cut - len(self._end), 0), cut + 1) if self._end.startswith(text[at:]))
         self._held = rest or text[cut:]

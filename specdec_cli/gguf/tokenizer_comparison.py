@@ -16,7 +16,17 @@ import numpy as np
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
 from specdec_cli.gguf.header import Header, StringArray, shown
-from specdec_cli.gguf.vocabulary import TokenOverlap, Vocabulary, is_reduced, quoted, read_reduced, token_overlap
+from specdec_cli.gguf.vocabulary import (
+    BYTE,
+    UNUSED,
+    TokenOverlap,
+    Vocabulary,
+    is_reduced,
+    pre_tokenizer,
+    quoted,
+    read_reduced,
+    token_overlap,
+)
 
 MAX_PADDING = 128
 """How much the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
@@ -27,7 +37,7 @@ _FIRST_COMPARED = 5  # llama.cpp's SPEC_VOCAB_CHECK_START_TOKEN_ID
 _SPECIALS = {"bos": False, "eos": False, "eot": True, "unknown": True, "separator": True}
 
 _BPE = ("gpt2", "gemma4", "hybriddna", "whitespace")  # the same type in llama.cpp
-_PRE_ALIASES = {"None": "default", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}  # None: not in the file
+_PRE_ALIASES = {"llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 _ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, ("gpt2", "eos"): 11}
 
 TEXTS = "token texts"
@@ -53,8 +63,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """identical: all parts are equal. compatible: all but reserved ids are equal. reduced: the draft has a part of the
-    target's tokens. translatable: they differ, but the bytes of all tokens are known. incompatible: all other cases.
+    """identical: all parts are equal. compatible: they differ in nothing that drafts depend on. reduced: the draft has
+    a part of the target's tokens. translatable: they differ, but the bytes of all tokens are known. incompatible: all
+    other cases.
 
     n_shared: number of ids, from 0, in both models; for a reduced draft, all of the target's. n_differing: how many of
     them differ in text or type. overlap: for a translatable pair, the tokens with the same bytes.
@@ -107,7 +118,7 @@ def compare(target: Header, draft: Header) -> Comparison:
         _model(mine, theirs),
         _pre(mine, theirs),
         _per_token(TEXTS, mine, theirs, texts, Vocabulary.text),
-        _per_token("token types", mine, theirs, types, lambda words, i: f"{words.text(i)} of type {words.types[i]}"),
+        _types(mine, theirs, types),
         _size(mine, theirs, shared),
         _merges(mine, theirs),
         *(_special(mine, theirs, name) for name in _SPECIALS),
@@ -144,7 +155,7 @@ def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:
 
 def _pre(mine: Vocabulary, theirs: Vocabulary) -> Check:
     a, b = mine.field("pre"), theirs.field("pre")
-    names = {_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)}
+    names = {_PRE_ALIASES.get(name, name) for name in map(pre_tokenizer, (mine.header, theirs.header))}
     same = len(names) == 1 and isinstance(a, str | None) and isinstance(b, str | None)
     return _value("pre-tokenizer", a, b, same, "pre-tokenizer")
 
@@ -206,6 +217,17 @@ def _per_token(
         why += f"({len(other):,} of {shared:,} differ)"
     llama_cpp = what == TEXTS and other[-1] >= _FIRST_COMPARED
     return Check(what, f"{shared:,}", f"{len(other):,} differ", outcome, why, llama_cpp)
+
+
+def _types(mine: Vocabulary, theirs: Vocabulary, other: list[int]) -> Check:
+    """Types say how a target splits and shows text, but a draft model reads and writes only ids. So only bytes, whose
+    texts are names, and unused tokens matter. other: the ids whose types differ.
+    """
+    grave = [i for i in other if {BYTE, UNUSED} & {int(mine.types[i]), int(theirs.types[i])}]
+    if other and not grave:
+        shared, count = f"{min(len(mine), len(theirs)):,}", f"{len(other):,}"
+        return Check("token types", shared, f"{count} differ", "harmless", f"{count} tokens have another type")
+    return _per_token("token types", mine, theirs, grave, lambda words, i: f"{words.text(i)} of type {words.types[i]}")
 
 
 def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:

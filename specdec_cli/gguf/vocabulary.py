@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from specdec_cli.gguf.header import Header, StringArray, damaged, shown
 
-_NORMAL, _UNUSED, _BYTE = 1, 5, 6
+_NORMAL, UNUSED, BYTE = 1, 5, 6
 _PADDING = re.compile(rb"\[PAD\d+\]")  # padding by the converter
 _RESERVED = re.compile(
     rb"<\|?(dummy|pad|extra|reserved|unused|(image|audio|video)_(soft_token|token|pad))[^>]*>", re.IGNORECASE
@@ -92,12 +92,12 @@ class Vocabulary:
             return False
         kind, text = self.types[token], self.tokens.values[token]
         named = _PADDING.fullmatch(text) or (kind != _NORMAL and _RESERVED.fullmatch(text))
-        return bool(kind == _UNUSED or named)
+        return bool(kind == UNUSED or named)
 
     def adds(self, name: str) -> bool:
         """Whether llama.cpp adds this token at the start (bos) or end (eos) of a text."""
         given = self.field(f"add_{name}_token")
-        model, pre = (str(self.field(key)) for key in ("model", "pre"))
+        model, pre = str(self.field("model")), pre_tokenizer(self.header)
         if name == "bos" and pre == "gemma4":
             return True
         if isinstance(given, bool):
@@ -105,6 +105,13 @@ class Vocabulary:
         if name == "bos":
             return model in _MODELS_ADDING_BOS or (model == "gpt2" and pre in _PRE_TOKENIZERS_ADDING_BOS)
         return name == "eos" and model in _MODELS_ADDING_EOS
+
+
+def pre_tokenizer(header: Header) -> str:
+    """The name of the pre-tokenizer that llama.cpp uses; "default" if the file names none."""
+    if header.metadata.get("tokenizer.ggml.model") == "gemma4":  # files of this kind rarely name it
+        return "gemma4"
+    return str(header.metadata.get("tokenizer.ggml.pre", "default"))
 
 
 def quoted(text: bytes) -> str:
@@ -156,8 +163,8 @@ def _meanings(vocabulary: Vocabulary) -> list[bytes] | None:
     read = _from_byte_level if model in _BYTE_LEVEL else lambda text: text.replace("\u2581".encode(), b" ")
     meanings: list[bytes] = []
     for kind, text in zip(vocabulary.types.tolist(), vocabulary.tokens.values, strict=True):
-        byte = _BYTE_NAME.fullmatch(text) if kind == _BYTE else None
-        if kind == _UNUSED:
+        byte = _BYTE_NAME.fullmatch(text) if kind == BYTE else None
+        if kind == UNUSED:
             meanings.append(b"")
         else:
             meanings.append(bytes([int(byte[1], 16)]) if byte else read(text) if kind == _NORMAL else text)

@@ -25,6 +25,9 @@ _SLOWEST_LOAD = 200e6
 """Bytes per second, for the deadline of a load onto servers. It restarts with each tensor, so the largest one, perhaps
 a tenth of the file, may go at a tenth of this speed."""
 
+_SHOWN = (b"[THINK]", b"[/THINK]")
+"""Control tokens that have a text here: Mistral's models mark their thoughts with them."""
+
 _ADAPTER_S = 60.0
 """How long loading an adapter over the network may take."""
 
@@ -81,12 +84,16 @@ class Model:
         self.n_vocab: int = self._with_vocab(lib.llama_vocab_n_tokens)
         self._bos = [self._with_vocab(lib.llama_vocab_bos)] if self._with_vocab(lib.llama_vocab_get_add_bos) else []
         """What texts begin with; llama.cpp's own `add_special` may add EOS, too."""
+        count = ctypes.c_int32()
+        found: Any = self._with_vocab(lib.llama_vocab_get_suppress_tokens, ctypes.byref(count))
+        self.suppressed: list[int] = found[: count.value] if found else []
+        """Tokens that the file says are never to be written. llama.cpp leaves that to its samplers."""
         self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states can't."""
         self.piece: Callable[[int], bytes] = cache(self._piece)
-        """The bytes of one token; control tokens have none."""
+        """The bytes of one token; control tokens have none, but for those that mark thoughts."""
         self.is_end: Callable[[int], bool] = cache(lambda token: bool(self._with_vocab(lib.llama_vocab_is_eog, token)))
         """Whether a token ends the answer (EOS, EOT and their like)."""
 
@@ -144,7 +151,7 @@ class Model:
             scales = (ctypes.c_float * count)(*(scale for _, scale in self._adapters))
             lib.llama_set_adapters_lora(context, handles, count, scales)
 
-    def _with_vocab(self, function: Callable[..., int], *arguments: Any) -> int:
+    def _with_vocab(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of llama.cpp with the vocabulary. Raises SpecdecError once the weights were freed."""
         with self._changed:
             if self.handle is None:
@@ -171,10 +178,12 @@ class Model:
                 return [*(self._bos if add_bos else ()), *tokens[:count]]
             room = -count
 
-    def _piece(self, token: int, room: int = 256) -> bytes:
+    def _piece(self, token: int, special: bool = False, room: int = 256) -> bytes:
         buffer = ctypes.create_string_buffer(room)  # its own, because several threads may ask at once
-        size = self._with_vocab(lib.llama_token_to_piece, token, buffer, room, 0, False)
-        return buffer.raw[:size] if size >= 0 else self._piece(token, -size)
+        size = self._with_vocab(lib.llama_token_to_piece, token, buffer, room, 0, special)
+        if size == 0 and not special and (name := self._piece(token, special=True)) in _SHOWN:
+            return name
+        return buffer.raw[:size] if size >= 0 else self._piece(token, special, -size)
 
     def close(self) -> None:
         """Free the weights, once no thread tokenizes. Its contexts must be closed already."""

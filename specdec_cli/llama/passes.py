@@ -31,6 +31,9 @@ no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers
 CPU_PIECE = 128
 """Tokens of a long text that a CPU reads at once. It takes 2 to 3 % longer than one pass, but shows progress."""
 
+_NEVER = -1e30
+"""The logit of tokens that are never to be written: finite, so that differences of logits are, too."""
+
 MOST_SEQUENCES = 256
 """llama.cpp's limit (LLAMA_MAX_SEQ); beyond it, it aborts the process."""
 
@@ -91,6 +94,11 @@ class Batch:
             self._output[:count] = all_rows
             self._output[:unread] = 0
             self._output[count - 1] = 1
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the pass computes."""
+        return int(np.count_nonzero(self._output[: self.struct.n_tokens]))
 
     def ask_for_none(self) -> None:
         """Compute no rows for the tokens that were filled in."""
@@ -230,6 +238,8 @@ class Passes:
             # the array, but slices never go beyond the rows that were requested.
             self._address = address
             self._rows = rows_at(address, self.all_rows, self._rows.shape[1])
+        if suppressed := self.model.suppressed:
+            self._rows[: self.batch.n_rows, suppressed] = _NEVER
         return self._rows
 
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:

@@ -12,6 +12,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.tokenizer_comparison import Compatibility
+from specdec_cli.gguf.vocabulary import pre_tokenizer
 from specdec_cli.pairs import profiles, references
 from specdec_cli.pairs.hub import repository
 from specdec_cli.pairs.sources import ModelSource, read_source
@@ -73,7 +74,7 @@ def proposals(source: ModelSource, notes: list[str]) -> list[DraftProposal]:
 
 def candidates(target: Header, name: str) -> list[str]:
     """References of models that may share the target's tokenizer, those of a profile for the target `name` first."""
-    pre = target.metadata.get("tokenizer.ggml.pre", "default")
+    pre = pre_tokenizer(target)
     drafts = []
     for profile_name in profiles.names():
         with suppress(SpecdecError):  # a broken profile is reported elsewhere
@@ -82,6 +83,6 @@ def candidates(target: Header, name: str) -> list[str]:
                 drafts.append(draft)
     table = parse_yaml((bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
     for family in msgspec.convert(table, list[Family]):
-        if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre:
+        if target.architecture in family.architectures and pre == family.pre:
             drafts += family.drafts
     return [draft for draft in dict.fromkeys(drafts) if draft != name]

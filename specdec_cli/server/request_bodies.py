@@ -19,7 +19,8 @@ _MAX_CHOICES = 16
 _MAX_MESSAGES = 1 << 14
 _MAX_STOPS = 16
 _OBJECT = {"type": "object"}
-_Count = Annotated[int, Meta(ge=1, lt=2**31)]
+_Count = Annotated[int, Meta(ge=-1, lt=2**31)]
+"""A number of tokens; -1, as LM Studio's clients send it, for no limit."""
 _Body = TypeVar("_Body")
 
 
@@ -110,6 +111,9 @@ class Body(Struct):
     options: dict[str, Any] = msgspec.field(default_factory=dict, name="")  # no request has this name
 
     def __post_init__(self) -> None:
+        if self.max_tokens == 0:
+            raise ValueError("max_tokens must be at least 1, or -1 for no limit")
+        self.max_tokens = None if self.max_tokens == -1 else self.max_tokens
         _ = self.grammar
 
     @property
@@ -139,7 +143,7 @@ class Body(Struct):
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if "" in stop:
             raise InvalidRequest("a stop string cannot be empty", "stop")
-        seed = seed if self.seed is None else self.seed
+        seed = seed if self.seed is None or self.seed < 0 else self.seed  # llama-server's clients send -1 for any
         seed = None if seed is None else (seed + choice) % 2**63
         most = self.max_tokens or most
         return SamplingParams(seed=seed, max_tokens=most, stop=stop, logprobs=self.n_logprobs, **self.options)
@@ -173,7 +177,7 @@ class ChatBody(Body, kw_only=True):
     def __post_init__(self) -> None:
         if self.tools:
             raise ValueError("tools are not supported")
-        self.max_tokens = self.max_completion_tokens or self.max_tokens
+        self.max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         super().__post_init__()
 
     @property
@@ -221,7 +225,7 @@ def _text(content: str | list[TextPart] | None, param: str) -> str:
     parts = [TextPart("text", content)] if isinstance(content, str) else content or []
     if other := next((part.type for part in parts if part.type != "text" or part.text is None), None):
         raise InvalidRequest(f"parts of type {other!r} are not supported in {param}; send text", param)
-    return "".join(part.text or "" for part in parts)
+    return "\n".join(part.text or "" for part in parts)
 
 
 BODIES: dict[str, type[Body]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
@@ -244,6 +248,8 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
             given = {name: msgspec.json.decode(raw[name]) for name in options_of(SamplingOptions) if name in raw}
             if given.get("top_p") == 0:  # allowed in OpenAI's API, like any small temperature
                 given["top_p"] = 1e-9
+            if given.get("top_k") == -1:  # vLLM's clients
+                given["top_k"] = 0
             if isinstance(heat := given.get("temperature"), float) and heat > 0:
                 given["temperature"] = max(heat, 0.001)
             parsed.options = _options(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TypeAlias, TypeGuard
@@ -74,14 +75,32 @@ def render(messages: Sequence[Message], header: Header, stopped: Callable[[], bo
     for message in shown:
         if message["role"] == "assistant":
             message["content"] = chat_template.final_answer(message["content"])
-    text = chat_template.render(header, shown, stopped)
+    text = _rendered(shown, header, stopped)
     bos = chat_template.special_token(header, "bos")
     return text, not (bos and text.startswith(bos))
 
 
+def _rendered(messages: list[dict[str, str]], header: Header, stopped: Callable[[], bool]) -> str:
+    """Like `chat_template.render`. Some templates refuse a system message or leave it out: then the message after it
+    begins with it, as in llama-server.
+    """
+    first, *others = messages
+    if first["role"] == "system" and others:
+        with suppress(SpecdecError):
+            text = chat_template.render(header, messages, stopped)
+            if first["content"].strip() in text:
+                return text
+        joined = {**others[0], "content": f"{first['content']}\n{others[0]['content']}"}
+        messages = [joined, *others[1:]]
+    return chat_template.render(header, messages, stopped)
+
+
 def _message(entry: object) -> dict[str, str]:
     if isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in ("role", "content")):
-        return {str(key): str(value) for key, value in entry.items()}
+        # OpenAI's library fills in the fields that a message doesn't have.
+        given = {str(key): value for key, value in entry.items() if value or key in ("role", "content")}
+        if all(isinstance(value, str) for value in given.values()):
+            return given
     raise UsageError(f"{entry!r:.60} is not a message", 'Write {"role": "user", "content": "..."}.')
 
 
