@@ -24,13 +24,11 @@ class Rules:
 
     def __init__(self, allowed, n_vocab=V):
         self._allowed, self._n_vocab = allowed, n_vocab
-        self.asked = []
 
     def begin(self, context, prompt_tokens):
         self._context, self._first = context, prompt_tokens
 
     def mask(self, ahead=()):
-        self.asked.append(len(ahead))
         allowed = self._allowed((*self._context[self._first :], *ahead))
         return None if allowed is None else np.isin(np.arange(self._n_vocab), [*allowed])
 
@@ -75,7 +73,7 @@ class NeverBack(Rules):
         return super().mask(self._deepest)
 
 
-def error(rule, width, sampling, made=Rules, allowed=no_repeats, forced=True):
+def error(rule, width, sampling, made=Rules, forced=True):
     target, draft = pair(11)
 
     class Made(made):
@@ -84,7 +82,7 @@ def error(rule, width, sampling, made=Rules, allowed=no_repeats, forced=True):
 
     return error_of_answers(
         target, with_a_model(draft, rule, width), lambda: Whims(2), sampling, rule,
-        constraints=(lambda: Rules(allowed), lambda: Made(allowed)),
+        constraints=(lambda: Rules(no_repeats), lambda: Made(no_repeats)),
     )  # fmt: skip
 
 

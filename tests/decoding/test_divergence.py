@@ -3,37 +3,32 @@
 import numpy as np
 import pytest
 from exactness import spoilt
-from fakes import FakeDraftModel, FakeTarget, Table, run
+from fakes import GREEDY, FakeTarget, Table, drafter_of, run
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Choice, Transcript, explain, first_difference, recomputed
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.types import NO_DRAFT
-from specdec_cli.drafters.draft_model import ModelDrafter
 
-V = 30
-PROMPT = (1, 2, 3)
+V, PROMPT, SEED = 30, (1, 2, 3), 5
 SAMPLED = SamplingOptions(temperature=0.9, top_k=8)
-GREEDY = SamplingOptions()
 
 
 class Rounding(FakeTarget):
-    """A target whose wider passes compute other logits, by as much as `size`: far more than any fixed margin."""
-
-    size = 1.5
+    """A target whose wider passes compute other logits, by far more than any fixed margin."""
 
     def verify(self, pending, draft):
         rows = super().verify(pending, draft)
         if len(rows) < 2:
             return rows
         noise = np.random.default_rng([len(self._cache), len(rows)])
-        return rows + noise.uniform(-self.size, self.size, rows.shape).astype(np.float32)
+        return rows + noise.uniform(-1.5, 1.5, rows.shape).astype(np.float32)
 
 
-class Faulty(Rounding):
-    """A target that rounds nothing, and whose cache keeps the first rejected token of a draft somewhere."""
+class Faulty(FakeTarget):
+    """A target whose cache keeps the first rejected token of a draft somewhere."""
 
-    size, pending = 0.0, ()
+    pending = ()
     _drafted = NO_DRAFT
 
     def verify(self, pending, draft):
@@ -68,23 +63,21 @@ class KeepsAnother(Faulty):
             self._cache[-1:] = rejected
 
 
-def answers(target_class, settings, rule, width=1, k=4, seed=5, tokens=60):
+def answers(target_class, settings, rule, width=1):
     """The target's own answer, and one with drafts, as transcripts."""
-    table = Table(V, 1)
-    sampler = rules.sampler_of(rule, settings, seed)
-    draft = FakeDraftModel(table.mixed(Table(V, 2), 0.3))
-    drafter = ModelDrafter(draft, V, sampler, rule == "coupled", np.random.default_rng(0), width)
-    own = run(target_class(table), PROMPT, None, 1, tokens, settings, rule, seed)
-    mine = run(target_class(table), PROMPT, drafter, k, tokens, settings, rule, seed, sampler=sampler)
+    table, sampler = Table(V, 1), rules.sampler_of(rule, settings, SEED)
+    drafter = drafter_of("model", table.mixed(Table(V, 2), 0.3), sampler, rule == "coupled", width=width)
+    own = run(target_class(table), PROMPT, None, 1, 60, settings, rule, SEED)
+    mine = run(target_class(table), PROMPT, drafter, 4, 60, settings, rule, SEED, sampler=sampler)
     return Transcript.of(own), Transcript.of(mine)
 
 
-def choice(settings, rule, tokens=(), seed=5):
+def choice(settings, rule, tokens=()):
     """How a token is chosen after some of the answer."""
-    sampler = rules.sampler_of(rule, settings, seed)
+    sampler = rules.sampler_of(rule, settings, SEED)
     context = [*PROMPT, *tokens]
     sampler.watch(context)
-    return Choice(sampler, len(tokens), len(context), seed)
+    return Choice(sampler, len(tokens), len(context), SEED)
 
 
 def explained(own, mine, settings, rule, target_class=Rounding, **options):
@@ -137,8 +130,6 @@ def test_experts_may_round_by_the_company_they_keep():
     """In a mixture of experts other rejected tokens may change bits, but not the preferred token."""
 
     class Routed(Rounding):
-        size = 1.5
-
         def verify(self, pending, draft):
             return super().verify(pending, draft) + np.float32(1e-6 * sum(draft.tokens))
 

@@ -1,25 +1,17 @@
 """The loop: where each token came from, what ends an answer, and what a broken drafter may cost."""
 
 import pytest
-from fakes import (
-    Counting,
-    FakeTarget,
-    ScriptedDrafter,
-    origins_of,
-    run,
-    steps_of,
-    text_of,
-    tokens_of,
-)
+from fakes import Counting, FakeTarget, ScriptedDrafter, origins_of, run, steps_of, text_of, tokens_of
+from faulty_drafters import raising
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Draft, LengthPolicy, Prefill, Step
 
 
-def counted(drafts, drafter_class=ScriptedDrafter, target=None, **options):
+def counted(drafts, target=None, **options):
     """The events of a run whose target counts up from 1."""
-    return run(target or FakeTarget(Counting()), drafter=drafter_class(drafts), **options)
+    return run(target or FakeTarget(Counting()), drafter=ScriptedDrafter(drafts), **options)
 
 
 DRAFTS = [(3, 4, 99), (99,), (7, 8), ()]
@@ -27,7 +19,9 @@ DRAFTS = [(3, 4, 99), (99,), (7, 8), ()]
 
 
 def test_provenance_of_every_token():
-    events = counted(DRAFTS, k=3, max_tokens=9)
+    target = FakeTarget(Counting())
+    events = counted(DRAFTS, target=target, k=3, max_tokens=9)
+    assert target.passes == [4, 2, 3, 1], "one forward pass a step, over the pending token and the draft"
     assert tokens_of(events) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     whole = ("accepted", "accepted", "bonus")
     assert origins_of(events) == ["plain", "accepted", "accepted", "correction", "correction", *whole, "plain"]
@@ -36,64 +30,34 @@ def test_provenance_of_every_token():
     assert [step.source for step in steps_of(events)] == ["", "scripted", "scripted", "scripted", ""]
 
 
-def test_events_come_in_order():
-    events = counted([(3,)], max_tokens=4, prompt=(5, 1))
-    assert [type(event) for event in events] == [Prefill, Step, Prefill, Step, Step, Done]
-    assert [event.model for event in events if isinstance(event, Prefill)] == ["target", "draft"]
-    assert [event.at for event in events] == sorted(event.at for event in events)
-    assert events[0].tokens == 2
+@pytest.mark.parametrize(
+    ("draft", "options", "tokens", "passes", "reason"),
+    [
+        (range(3, 50), {"k": 40, "max_tokens": 1}, [2], [], "length"),
+        (range(3, 50), {"k": 40, "max_tokens": 5}, [2, 3, 4, 5, 6], [4], "length"),
+        ((3, 4, 5), {"max_tokens": 9, "end": 4}, [2, 3, 4], [4], "stop"),
+        ((3, 4, 5, 6), {"k": 4, "max_tokens": 6, "stop": ["4 5"]}, [2, 3, 4, 5], [5], "stop_string"),
+        ((3, 4, 5, 6), {"k": 4, "max_tokens": 99, "prompt": (0, 1)}, [2, 3, 4, 5, 6], [4], "context"),
+    ],
+)
+def test_what_ends_an_answer_and_bounds_its_drafts(draft, options, tokens, passes, reason):
+    """In the middle of a draft, too. The last token is predicted from a full context."""
+    target = FakeTarget(Counting(), n_ctx=6 if reason == "context" else 4096)
+    events = counted([draft], target=target, **options)
+    assert (tokens_of(events), events[-1].reason, target.passes) == (tokens, reason, passes)
+    shown = [2, 3] if reason == "stop_string" else tokens
+    assert text_of(events) == "".join(f"{token} " for token in shown)
+    if passes:
+        assert steps_of(events)[-1].accepted == len(tokens) - (2 if reason in ("length", "context") else 1)
 
 
-def test_one_forward_pass_a_step_over_pending_and_draft():
-    target = FakeTarget(Counting())
-    counted([(3, 4, 99), (6,), ()], target=target, max_tokens=7)
-    assert target.passes == [4, 2, 1]
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 5])
-def test_max_tokens_is_exact_and_no_draft_exceeds_it(max_tokens):
-    target = FakeTarget(Counting())
-    events = counted([range(3, 50)], target=target, k=40, max_tokens=max_tokens)
-    assert tokens_of(events) == list(range(2, 2 + max_tokens))
-    assert events[-1].reason == "length" and target.passes == ([max_tokens - 1] if max_tokens > 1 else [])
-
-
-def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
-    events = counted([(3, 4, 5)], max_tokens=9, end=4)
-    assert tokens_of(events) == [2, 3, 4] and events[-1].reason == "stop"
-    assert steps_of(events)[-1].accepted == 2
-
-
-def test_a_stop_string_across_tokens_of_one_draft():
-    events = counted([(3, 4, 5, 6)], k=4, max_tokens=6, stop=["4 5"])
-    assert (tokens_of(events), text_of(events)) == ([2, 3, 4, 5], "2 3 ")
-    assert (events[-1].reason, events[-1].tail) == ("stop_string", "")
-
-
-def test_the_context_fills_to_its_last_token():
-    events = counted([(3, 4, 5, 6)], target=FakeTarget(Counting(), n_ctx=6), prompt=(0, 1), k=4, max_tokens=99)
-    assert events[-1].reason == "context"
-    assert tokens_of(events) == [2, 3, 4, 5, 6]  # the fifth was predicted from the full cache
-
-
-def test_an_interrupt_keeps_what_was_generated():
-    calls = iter(range(100))
-    events = run(FakeTarget(Counting()), max_tokens=50, interrupted=lambda: next(calls) >= 2)
-    assert tokens_of(events) == [2, 3, 4]
-    assert events[-1].reason == "interrupted"
-
-
-@pytest.mark.parametrize("method", ["prefill", "verify"])
-def test_an_aborted_pass_ends_in_done(method):
-    target = FakeTarget(Counting())
-
-    def abort(*_):
-        raise Interrupted
-
-    setattr(target, method, abort)
-    events = run(target)
-    assert events[-1].reason == "interrupted"
-    assert tokens_of(events) == ([] if method == "prefill" else [2])
+@pytest.mark.parametrize(("where", "tokens"), [("prefill", []), ("verify", [2]), ("between steps", [2, 3, 4])])
+def test_an_interrupt_keeps_what_was_generated(where, tokens, monkeypatch):
+    target, calls = FakeTarget(Counting()), iter(range(100))
+    if where != "between steps":
+        monkeypatch.setattr(target, where, raising(Interrupted))
+    events = run(target, max_tokens=50, interrupted=lambda: where == "between steps" and next(calls) >= 2)
+    assert tokens_of(events) == tokens and events[-1].reason == "interrupted"
 
 
 BROKEN = {
@@ -108,11 +72,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("where", ["start", "propose", "observe", *BROKEN])
 def test_a_broken_drafter_never_costs_the_answer(where, monkeypatch):
-    def broken(*_):
-        if where in BROKEN:
-            return BROKEN[where]
-        raise KeyError("in the ways that foreign code fails")
-
+    broken = (lambda *_: BROKEN[where]) if where in BROKEN else raising(KeyError("in the ways that foreign code fails"))
     drafter = ScriptedDrafter([(3, 99), (5, 6)])
     monkeypatch.setattr(drafter, where if hasattr(drafter, where) else "propose", broken)
     events = run(FakeTarget(Counting()), drafter=drafter, max_tokens=8)
@@ -128,28 +88,24 @@ def test_a_broken_length_policy_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(("most", "says"), [(1, "2 branches; the target can verify 1"), (0, "can verify only chains")])
-def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(most, says):
-    class Branching(ScriptedDrafter):
-        def propose(self, context, budget, policy):
-            return Draft((3, 9), None, "", (-1, -1))
-
-    events = counted([], Branching, FakeTarget(Counting(), max_branches=most))
+def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(most, says, monkeypatch):
+    monkeypatch.setattr(ScriptedDrafter, "propose", lambda *_: Draft((3, 9), None, "", (-1, -1)))
+    events = counted([], FakeTarget(Counting(), max_branches=most))
     assert tokens_of(events) == list(range(2, 10)) and says in events[-1].notes[0]
 
 
-def test_an_interrupt_in_the_drafter_is_not_a_failure_unless_there_was_none():
-    stopped = []
+@pytest.mark.parametrize("stopped", [True, False])
+def test_an_interrupt_in_the_drafter_is_not_a_failure_unless_there_was_none(stopped, monkeypatch):
+    asked = []
 
-    class Slow(ScriptedDrafter):
-        def propose(self, context, budget, policy):
-            stopped.extend(self._drafts)
-            raise Interrupted
+    def propose(*_):
+        asked.append(True)
+        raise Interrupted
 
-    events = run(FakeTarget(Counting()), drafter=Slow([(1,)]), interrupted=lambda: bool(stopped))
-    assert events[-1].reason == "interrupted" and events[-1].notes == ()
-    stopped.clear()
-    events = run(FakeTarget(Counting()), drafter=Slow([]), interrupted=lambda: bool(stopped))
-    assert events[-1].reason == "length" and "scripted drafter failed" in events[-1].notes[0]
+    monkeypatch.setattr(ScriptedDrafter, "propose", propose)
+    events = counted([], interrupted=lambda: stopped and bool(asked))
+    assert events[-1].reason == ("interrupted" if stopped else "length")
+    assert ["scripted drafter failed" in note for note in events[-1].notes] == ([] if stopped else [True])
 
 
 def test_reading_forced_tokens_does_not_make_passes_uneven():
@@ -157,15 +113,16 @@ def test_reading_forced_tokens_does_not_make_passes_uneven():
     assert Metrics.of(steps).unevenness == pytest.approx(1)
 
 
-def test_metrics_are_a_fold_of_the_events():
-    report = Metrics.of(counted(DRAFTS, max_tokens=9, prompt=(0, 1)))
+def test_events_come_in_order_and_metrics_are_a_fold_of_them():
+    events = counted(DRAFTS, max_tokens=9, prompt=(0, 1))
+    assert [type(event) for event in events] == [Prefill, Step, Prefill, Step, Step, Step, Step, Done]
+    assert [event.model for event in events if isinstance(event, Prefill)] == ["target", "draft"]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    report = Metrics.of(events)
     assert (report.prompt_tokens, report.emitted, report.steps) == (2, 9, 4)
     assert (report.drafted, report.accepted) == (6, 4)
-    assert report.acceptance_rate == 4 / 6
-    assert report.per_position == [2 / 3, 1.0, 0.0]
-    assert report.histogram == [2, 0, 2]
-    assert report.lengths == [1, 1, 1, 1]
-    assert report.tokens_per_step == 2.0
+    assert (report.acceptance_rate, report.tokens_per_step) == (4 / 6, 2.0)
+    assert (report.per_position, report.histogram, report.lengths) == ([2 / 3, 1.0, 0.0], [2, 0, 2], [1, 1, 1, 1])
     assert report.decode_s >= report.draft_s + report.verify_s
     assert report.to_json(0.0)["stats"]["emitted"] == 9
     nothing = Metrics.of([])

@@ -26,24 +26,17 @@ def test_any_split_of_utf8_comes_back_whole(text, data):
     assert "".join(pieces) + tail == text
 
 
-def test_a_character_waits_for_its_last_byte():
-    smile = "🙂".encode()
-    assert stream([smile[:1], smile[1:3], smile[3:], b"!"])[0] == ["", "", "🙂", "!"]
-
-
-def test_bytes_that_are_no_text_are_marked():
-    assert stream([b"\xff", b"a"])[0] == ["\ufffd", "a"]
-    assert stream(["é".encode()[:1], b"a"])[0] == ["", "\ufffda"]
-
-
-def test_a_character_that_the_end_cuts_off_is_left_out():
-    assert stream([b"ok", "🙂".encode()[:3]])[:2] == (["ok", ""], "")
-    assert stream([b"ok E", "🙂".encode()[:3]], ["END"])[:2] == (["ok ", ""], "E")
+SMILE, E_ACUTE = "🙂".encode(), "é".encode()
 
 
 @pytest.mark.parametrize(
     ("chunks", "stop", "pieces", "tail", "stopped"),
     [
+        ([SMILE[:1], SMILE[1:3], SMILE[3:], b"!"], [], ["", "", "🙂", "!"], "", False),
+        ([b"\xff", b"a"], [], ["\ufffd", "a"], "", False),
+        ([E_ACUTE[:1], b"a"], [], ["", "\ufffda"], "", False),
+        ([b"ok", SMILE[:3]], [], ["ok", ""], "", False),  # a character that the end cuts off is left out
+        ([b"ok E", SMILE[:3]], ["END"], ["ok ", ""], "E", False),
         ([b"ab", b"END", b"cd"], ["END"], ["ab", "", ""], "", True),
         ([b"abE", b"ND"], ["END"], ["ab", ""], "", True),
         ([b"abE", b"N", b"x"], ["END"], ["ab", "", "ENx"], "", False),
@@ -51,7 +44,7 @@ def test_a_character_that_the_end_cuts_off_is_left_out():
         ([b"ok ", b"\xff"], ["\ufffd"], ["ok ", ""], "", True),
     ],
 )
-def test_stop_strings(chunks, stop, pieces, tail, stopped):
+def test_what_is_shown_with_each_token(chunks, stop, pieces, tail, stopped):
     assert stream(chunks, stop) == (pieces, tail, stopped)
 
 

@@ -82,7 +82,7 @@ def test_the_measured_distance_is_the_real_one(sampling, draft):
     assert len(measured) == 1 and measured.pop() == pytest.approx(real, abs=1e-11)
 
 
-def test_it_is_seen_not_to_be_exact_and_says_so():
+def test_it_alone_is_seen_not_to_be_exact_and_says_so():
     target, draft = pair(11)
     drafter = with_a_model(draft, "rejection")
     assert compared(target, drafter, FixedLength(3), PLAIN, "typical").error > WRONG
@@ -94,7 +94,4 @@ def test_it_is_seen_not_to_be_exact_and_says_so():
         distances.append(Metrics.of(events).distance_per_token)
     assert p_value(counts, exact(target, PLAIN, 3), 1000) < 1e-6
     assert 0.01 < np.mean(distances) < 1
-
-
-def test_only_it_is_called_lossy():
     assert [name for name in RULES if label(name) != name] == sorted(LOSSY) == ["typical"]
