@@ -1,37 +1,20 @@
 """Several drafters in a row: who is asked, who learns what, and what happens when one fails."""
 
-import numpy as np
-from fakes import (
-    GREEDY,
-    Counting,
-    FakeDraftModel,
-    FakeTarget,
-    ScriptedDrafter,
-    ScriptedPolicy,
-    Table,
-    drafter_of,
-    drafts_of,
-    run,
-    steps_of,
-    tokens_of,
-)
+from fakes import Counting, FakeTarget, ScriptedDrafter, Table, drafter_of, drafts_of, run, steps_of, tokens_of
 from timed import FLAT, auto
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.chain import ChainDrafter
-from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
 
 class Scripted(ScriptedDrafter):
-    """Has a name, and notes which prompts it reads."""
-
     def __init__(self, name, drafts):
         super().__init__(drafts)
         self.name, self.prompts = name, []
@@ -65,17 +48,7 @@ def test_the_first_that_has_something_drafts_and_each_hears_of_its_own_drafts_al
     assert later.prompts == [], "a later one reads the prompt when it is first asked"
 
 
-def test_a_model_left_behind_catches_up_without_decoding_anything_twice():
-    target = Table(8, 3, order=1)
-    drafter = drafter_of("ngram+model", target.mixed(Table(8, 4, order=1), 0.4))
-    events = run(FakeTarget(target), (0, 1, 2), drafter, k=3, max_tokens=150)
-    assert {"ngram", "model"} == set(sources_of(events))
-    final = (0, 1, 2, *tokens_of(events))
-    right = [text for text in drafter._drafters[1]._model.read if final[: len(text)] == text]
-    assert len(right) == len(set(right))
-
-
-class GoingOn(ScriptedPolicy):
+class GoingOn(FixedLength):
     """Ends a draft with what the guide knows, after two tokens of the draft model."""
 
     extends = True
@@ -86,17 +59,16 @@ class GoingOn(ScriptedPolicy):
 
 def test_a_draft_goes_on_in_a_passage_that_the_draft_model_reads_only_when_it_drafts_again():
     prompt = (*range(12, 30), 5)  # the answer counts up from 6, and from 12 on, the prompt shows what follows
-    model, guide = FakeDraftModel(Counting()), NgramDrafter()
+    guide, drafter = drafter_of("ngram+model", Counting())._drafters
     guide.start(prompt)
-    drafter = ModelDrafter(model, 1000, StandardSampler(GREEDY), False, np.random.default_rng(0), 1, guide)
     drafter.start(prompt)
-    context = (*prompt, *range(6, 19))
-    draft = drafter.propose(context, 8, GoingOn([8]))
+    context, passes = (*prompt, *range(6, 19)), drafter._model.passes
+    draft = drafter.propose(context, 8, GoingOn(8))
     assert draft.tokens == tuple(range(19, 27)) and draft.q is None
-    read = sum(model.passes)
+    read = sum(passes)
     drafter.observe(Step(1, (), draft.tokens, 7, (), "model", 0.0, 0.0, 0.0, 0.0))
-    assert drafter.propose((*context, *range(19, 27)), 1, GoingOn([1])).tokens == (27,)
-    assert sum(model.passes) - read == 7, "the last token of its own, and six of the passage"
+    assert drafter.propose((*context, *range(19, 27)), 1, GoingOn(1)).tokens == (27,)
+    assert sum(passes) - read == 7, "the last token of its own, and six of the passage"
 
 
 def test_the_length_that_pays_goes_on_in_a_passage_that_promises_more():
@@ -185,7 +157,7 @@ class Silent(Failing):
         raise RuntimeError("deaf")
 
 
-def test_one_that_fails_is_not_asked_again_and_the_others_go_on():
+def test_one_that_fails_is_not_asked_again_and_the_others_go_on_or_the_target_alone():
     target = Table(6, 3, order=1)
     prompt = (0, 1, 2, 0, 1, 2)
     own = tokens_of(run(FakeTarget(target), prompt, max_tokens=60))
@@ -193,8 +165,5 @@ def test_one_that_fails_is_not_asked_again_and_the_others_go_on():
         events = run(FakeTarget(target), prompt, ChainDrafter([broken, drafter_of("model", target)]), max_tokens=60)
         assert tokens_of(events) == own and "the others went on" in events[-1].notes[0]
         assert {step.source for step in steps_of(events) if step.index > 5} == {"model"}
-
-
-def test_where_all_fail_the_target_goes_on_alone():
     events = counted(Failing(), Silent(), k=3, max_tokens=30)
     assert len(tokens_of(events)) == 30 and "continued alone" in events[-1].notes[0]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, compared, credulous, error_of_answers, own_text, pair
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafter_of, run, tokens_of
+from test_wrapped_models import Movable, Unmovable, reduced
 from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding import rules
@@ -17,6 +18,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.short_memory import ShortMemory
 
 PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
 """Begins anew with what has come before, so that there is something to repeat from the first step on."""
@@ -35,15 +37,17 @@ WAYS = {
     "model<small": {},
     "ngram+model": {},
     "ngram+lookahead": {"lookahead": (2, 3, 2)},
+    "model, reduced": {"kind": reduced},
+    "model, reduced, a tree": {"kind": reduced, "width": 3},
+    "model, forgetful": {"kind": lambda table: ShortMemory(Movable(table, n_ctx=16))},
+    "model, forgetful, reading again": {"kind": lambda table: ShortMemory(Unmovable(table, n_ctx=24)), "width": 2},
 }
 EVERY = pytest.mark.parametrize("way", WAYS)
 
 
 def made(way, draft, **options):
-    """A drafter over a draft model, and a smaller one that resembles it."""
-    return drafter_of(
-        way.split(",")[0], draft, **{"small": draft.mixed(Table(draft.n_vocab, 77), 0.3), **options, **WAYS[way]}
-    )
+    small = draft.mixed(Table(draft.n_vocab, 77), 0.3)
+    return drafter_of(way.split(",")[0], draft, **{"small": small, **options, **WAYS[way]})
 
 
 def length(way, k):
@@ -108,7 +112,7 @@ def test_a_step_keeps_the_distribution(way, rule, sampling):
     assert result.error < EXACT and result.deep > 0.1
 
 
-@EVERY
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * ("kind" in WAYS[way])) for way in WAYS])
 def test_whole_answers_keep_it(way):
     """With `match` they are the target's own token for token, as is tested above."""
     target, draft = pair(11, n_vocab=3)
@@ -119,11 +123,12 @@ def test_whole_answers_keep_it(way):
 @pytest.mark.parametrize("costs", [FLAT, STEEP])
 @pytest.mark.parametrize(("way", "kind"), [("ngram", KnownLength), ("lookahead", WholeDraftLength)])
 def test_a_length_that_is_learned_keeps_it(way, kind, costs):
+    def make_policy():
+        return Timed(costs, policy=kind(CostModel(costs, LONGEST), budget=LossBudget()))
+
     target, draft = pair(11, n_vocab=3)
-    make_policy = lambda: Timed(costs, policy=kind(CostModel(costs, LONGEST), budget=LossBudget()))  # noqa: E731
-    assert (
-        error_of_answers(target, over(way, draft, "rejection"), make_policy, PLAIN, "rejection", prompt=PROMPT) < EXACT
-    )
+    drafter = over(way, draft, "rejection")
+    assert error_of_answers(target, drafter, make_policy, PLAIN, "rejection", prompt=PROMPT) < EXACT
 
 
 class GoingOn(FixedLength):
@@ -178,17 +183,32 @@ def test_a_rule_that_believes_the_drafter_is_seen(way, rule, monkeypatch):
     assert step(way, rule).error > WRONG
 
 
-class Claiming:
-    """Says that tokens were drawn which were chosen."""
+class Lying:
+    """Reports as q what a function makes of q, or of a token that was chosen."""
 
-    def __init__(self, drafter):
-        self.start, self._drafter = drafter.start, drafter
+    def __init__(self, lie, drafter):
+        self.start, self._lie, self._drafter = drafter.start, lie, drafter
 
     def propose(self, context, budget, policy):
         draft = self._drafter.propose(context, budget, policy)
-        return replace(draft, q=tuple(Categorical(None, np.full(4, 1 / 4)) for _ in draft.tokens))
+        return replace(draft, q=tuple(map(self._lie, draft.q or draft.tokens)))
 
 
 @pytest.mark.parametrize("way", ["ngram", "ngram, a corpus", "lookahead", "lookahead, deep"])
 def test_a_claim_to_have_drawn_is_seen(way):
-    assert step(way, "rejection", wrapped=Claiming).error > WRONG
+    claimed = Categorical(None, np.full(4, 1 / 4))
+    assert step(way, "rejection", wrapped=partial(Lying, lambda _: claimed)).error > WRONG
+
+
+def test_a_q_that_gives_a_part_to_tokens_that_the_draft_lacks_is_seen():
+    lie = partial(Lying, lambda q: replace(q, probs=0.8 * q.probs + 0.2 / 4))
+    assert step("model, reduced", "rejection", wrapped=lie).error > WRONG
+
+
+@pytest.mark.parametrize("way", ["model<ngram", "model<small"])
+def test_a_q_of_tokens_that_the_draft_model_never_judged_is_seen(way, monkeypatch):
+    def gullible(p, draft, children, rng):
+        return (children[0], draft.tokens[children[0]]) if children else (None, p.draw(rng))
+
+    monkeypatch.setattr("specdec_cli.drafters.nested.judge", gullible)
+    assert step(way, "rejection").error > WRONG

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import timed
 from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Whims, compared, pair
-from fakes import GREEDY, FakeDraftModel, Table
+from fakes import GREEDY, FakeDraftModel, Table, paths_of
 from timed import FREE
 
 from specdec_cli.decoding.costs import Costs
@@ -14,11 +14,6 @@ from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.head_drafters import MedusaDrafter
-
-
-def known():
-    return KnownLength(CostModel(Costs(timed.FLAT.verify, FREE), 3))
-
 
 PROMPTS = [(1, token) for token in range(4)]
 
@@ -56,10 +51,13 @@ class FakeHeads(FakeDraftModel):
         return np.concatenate([self._row(depth) for depth in self._depths[-len(tokens) :]])
 
 
-def heads(draft, rule, width, longest=3):
-    return lambda sampler, rng: MedusaDrafter(
-        FakeHeads(draft, longest), draft.n_vocab, sampler, rule == "rejection", rng, width
-    )
+def heads(draft, rule, width):
+    drawn = rule == "rejection"
+    return lambda sampler, rng: MedusaDrafter(FakeHeads(draft, 3), draft.n_vocab, sampler, drawn, rng, width)
+
+
+def known():
+    return KnownLength(CostModel(Costs(timed.FLAT.verify, FREE), 3))
 
 
 @pytest.mark.parametrize(
@@ -98,14 +96,18 @@ class Sure(LengthPolicy):
         return 2
 
 
-@pytest.mark.parametrize("draws", [False, True])
-def test_a_policy_sees_how_sure_all_heads_are_before_a_token_is_drawn(draws):
+def proposed(model, k, policy, draws=False, width=1):
     sampler = StandardSampler(PLAIN if draws else GREEDY)
     sampler.watch([1, 2])
-    model = FakeHeads(Table(4, 5), 5)
-    drafter, policy = MedusaDrafter(model, 4, sampler, draws, np.random.default_rng(1)), Sure()
+    drafter = MedusaDrafter(model, 4, sampler, draws, np.random.default_rng(1), width)
     drafter.start([1, 2])
-    draft = drafter.propose([1, 2], 4, policy)
+    return drafter.propose([1, 2], k, policy)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_policy_sees_how_sure_all_heads_are_before_a_token_is_drawn(draws):
+    model, policy = FakeHeads(Table(4, 5), 5), Sure()
+    draft = proposed(model, 4, policy, draws)
     rows = np.concatenate([model._table.row((1, 2, depth))[None] for depth in range(4)])
     wanted = np.exp(rows).max(1) / np.exp(rows).sum(1)
     assert np.allclose(policy.seen, wanted, atol=1e-6) and len(draft.tokens) == 2
@@ -114,12 +116,6 @@ def test_a_policy_sees_how_sure_all_heads_are_before_a_token_is_drawn(draws):
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_no_draft_is_deeper_than_there_are_heads(width):
-    sampler = StandardSampler(GREEDY)
-    sampler.watch([1, 2])
-    drafter = MedusaDrafter(FakeHeads(Table(4, 5), 2), 4, sampler, False, np.random.default_rng(1), width)
-    drafter.start([1, 2])
-    draft = drafter.propose([1, 2], 9, FixedLength(9))
-    depths = []
-    for parent in draft.parents or range(-1, len(draft.tokens) - 1):
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    assert max(depths) == 2 and len(depths) > width
+    draft = proposed(FakeHeads(Table(4, 5), 2), 9, FixedLength(9), width=width)
+    deepest = max(map(len, paths_of(draft))) if draft.parents else len(draft.tokens)
+    assert deepest == 2 and len(draft.tokens) > width

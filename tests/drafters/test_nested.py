@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from exactness import PLAIN, WRONG, compared, pair
+from exactness import PLAIN
 from fakes import GREEDY, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, drafter_of, drafts_of, run, tokens_of
 from test_constraint import Rules
 
@@ -10,31 +10,12 @@ from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
+from specdec_cli.decoding.types import NO_DRAFT, Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
 NESTED = pytest.mark.parametrize("name", ["model<ngram", "model<small"])
-
-
-@NESTED
-def test_a_q_of_the_inner_drafter_would_be_seen(name, monkeypatch):
-    """The negative control: tokens that the draft model never judged, reported with its q."""
-
-    def gullible(p, draft, children, rng):
-        return (children[0], draft.tokens[children[0]]) if children else (None, p.draw(rng))
-
-    monkeypatch.setattr("specdec_cli.drafters.nested.judge", gullible)
-    if name == "model<ngram":  # a text without repetitions gives it nothing to guess: let it guess anyway
-        monkeypatch.setattr(NgramDrafter, "guess", lambda *_: Draft((3, 3), None, "ngram"))
-    target, draft = pair(11, n_vocab=4)
-    small = draft.mixed(Table(4, 77), 0.3)
-
-    def make(sampler, rng):
-        return drafter_of(name, draft, sampler, True, rng, small)
-
-    assert compared(target, make, FixedLength(3), PLAIN, "rejection").error > WRONG
 
 
 @NESTED
@@ -130,8 +111,6 @@ class Recurrent(FakeDraftModel):
 
 
 class Watched:
-    """A drafter whose models are looked at before each of its drafts."""
-
     def __init__(self, drafter):
         inner = getattr(drafter._guesser, "_model", None)
         self.drafter, self.models, self.looked = drafter, [drafter._model, *([inner] if inner else [])], 0

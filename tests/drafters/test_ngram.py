@@ -1,24 +1,30 @@
-"""The n-gram drafter: what it proposes, of its own text or of a corpus, and how sure of it it is."""
+"""The n-gram drafter: what it proposes, of its own text, of a corpus or behind a change, and how sure of it it is."""
+
+import random
 
 import numpy as np
 import pytest
 from fakes import GREEDY, FakeTarget, Recurring, ScriptedPolicy, Table, run, tokens_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Draft
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.ngram import NgramDrafter
+from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
 
 FIXED = FixedLength(8)
 
 
-def proposed(context, budget=8, policy=FIXED, prompt=(), texts=()):
-    drafter = NgramDrafter(Corpus.of(texts) if texts else None)
+def proposed(context, budget=8, prompt=(), texts=(), prediction=()):
+    drafter = NgramDrafter(Corpus.of(texts) if texts else None, prediction=prediction)
     drafter.start(prompt)
-    return drafter.propose(context, budget, policy)
+    return drafter.propose(context, budget, FIXED)
 
 
 class Asked(ScriptedPolicy):
@@ -50,9 +56,9 @@ def test_the_sequel_of_the_longest_match_is_proposed():
     assert proposed(context, 3, prompt=context[:5]) == draft, "wherever the prompt ends"
 
 
-@pytest.mark.parametrize("context", [[], [1], [1, 2, 3], [3, 1, 2]])
-def test_without_a_match_nothing_is_proposed(context):
-    assert proposed(context).tokens == ()
+def test_without_a_match_or_a_start_nothing_is_proposed():
+    assert all(proposed(context) == NO_DRAFT for context in ([], [1], [1, 2, 3], [3, 1, 2]))
+    assert NgramDrafter(prediction=[5, 6]).sequel([1] * 9, (), 4) == ([], [])
 
 
 def test_a_short_cycle_is_followed_beyond_the_end_of_the_text():
@@ -66,10 +72,6 @@ def test_confidence_is_how_often_such_matches_came_true():
         return sure_of([token for i, x in enumerate(sequels) for token in (50 + i, 1, 2, x)] + [49, 1, 2])
 
     assert after([3] * 12) > after([3]) > after(range(10, 22))
-
-
-def test_before_it_is_started_it_knows_no_sequel():
-    assert NgramDrafter(prediction=[5, 6]).sequel([1] * 9, (), 4) == ([], [])
 
 
 def test_a_repeating_answer_is_drafted_almost_whole():
@@ -116,3 +118,103 @@ def test_a_corpus_that_holds_the_answer_is_drafted_almost_whole():
     parts = DrafterContext(None, 0, StandardSampler(GREEDY), True, rng, corpus=Corpus.of([words, words[::-1]]))
     report = Metrics.of(run(FakeTarget(target), prompt, NgramDrafter.create(parts), k=5, max_tokens=120))
     assert report.tokens == words[3:123] and report.tokens_per_step > 4
+
+
+# Behind a change in a passage
+
+PASSAGE = list(range(100, 160))
+
+
+def drafted(prompt, answer, prediction=(), budget=8):
+    """What is drafted after so much of an answer."""
+    return list(proposed([*prompt, *answer], budget, prompt, prediction=prediction).tokens)
+
+
+def test_a_draft_goes_on_behind_a_change():
+    answer = [*PASSAGE[: LEAST_PASSAGE + 4], 7]
+    assert drafted([*PASSAGE, 1], answer, budget=4) == PASSAGE[21:25]
+    assert drafted([*PASSAGE, 1], [*answer, 8, PASSAGE[20]], budget=4) == PASSAGE[21:25]
+    assert drafted([*PASSAGE, 1], [*answer, *PASSAGE[23:25]], budget=4) == PASSAGE[25:29]
+
+
+def test_the_place_counts_for_more_than_the_latest_occurrence():
+    other = [104, 105, 106, 50, 51, 52]
+    assert drafted([*PASSAGE, 1, *other], [*PASSAGE[:8]], budget=2) == PASSAGE[8:10], "the match is longer"
+    prompt = [*PASSAGE, 1, 120, 50, 120, 50]
+    assert drafted(prompt, [*PASSAGE[:19], 7, 120], budget=2) == PASSAGE[21:23]
+
+
+def test_a_prediction_is_followed_from_its_beginning():
+    assert drafted([1, 2, 3], [], PASSAGE) == PASSAGE[:8]
+    assert drafted([1, 2, 3], [7, PASSAGE[0]], PASSAGE, 4) == PASSAGE[1:5], "behind a fence that it lacks"
+    assert drafted([1, 2, 3], PASSAGE, PASSAGE) == [], "it ends there"
+    assert drafted([1, 2, 3], [], []) == []
+
+
+def edited(seed):
+    """A passage, an answer that repeats it with tokens replaced, inserted or left out, and how many of these it has."""
+    rng = random.Random(seed)
+    passage, answer, changes = [rng.randrange(400) for _ in range(600)], [], 0
+    for token in passage:
+        kind = rng.choice(["replaced", "inserted", "left out"]) if rng.random() < 0.05 else ""
+        changes += bool(kind)
+        new = [rng.randrange(400, 500)] if kind in ("replaced", "inserted") else []
+        answer += new + ([token] if kind in ("", "inserted") else [])
+    return passage, answer, changes
+
+
+def passes(drafter, answer):
+    """How many it takes to write an answer."""
+    drafter.start([1])
+    context, count = [1], 0
+    while len(context) <= len(answer):
+        draft, truth = drafter.propose(context, 63, FixedLength(63)).tokens, answer[len(context) - 1 :]
+        right = next((i for i, (token, own) in enumerate(zip(draft, truth, strict=False)) if token != own), len(draft))
+        context += truth[: right + 1]
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_edit_takes_little_more_passes_than_it_has_changes(seed, monkeypatch):
+    passage, answer, changes = edited(seed)
+    with_cursor = passes(NgramDrafter(prediction=passage), answer)
+    assert with_cursor < 2 * changes + len(answer) / 64 + 2
+    monkeypatch.setattr(Cursor, "resumptions", lambda _: [])
+    assert passes(NgramDrafter(prediction=passage), answer) > 1.15 * with_cursor
+
+
+# The suffix automaton against searching the text
+
+
+def automaton(text):
+    found = SuffixAutomaton()
+    for token in text:
+        found.append(token)
+    return found
+
+
+def places(text, part):
+    """Where a part begins in the text."""
+    return [i for i in range(len(text) - len(part) + 1) if text[i : i + len(part)] == part]
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
+def test_the_match_is_the_longest_suffix_that_occurred_before_and_a_follower_followed(text):
+    found = automaton(text)
+    state = found.match
+    assert list(found.tokens) == text
+    assert found.length(state) == max((n for n in range(1, len(text)) if len(places(text, text[-n:])) > 1), default=0)
+    while state:
+        suffix = text[-found.length(state) :]
+        followed = {text[at + len(suffix)] for at in places(text, suffix) if at + len(suffix) < len(text)}
+        assert found.follower(state) in followed
+        state = found.shorter(state)
+
+
+def test_the_most_frequent_and_then_the_latest_sequel_wins():
+    often = automaton([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3, 7, 1, 2, 4, 6, 1, 2])
+    assert often.follower(often.match) == 3, "three times against one"
+    late = automaton([1, 2, 3, 9, 1, 2, 4, 8, 1, 2, 4, 7, 1, 2])
+    assert late.follower(late.match) == 4

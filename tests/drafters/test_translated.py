@@ -9,7 +9,7 @@ import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, Doubles, compared, error_of_answers, own_text
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
 from test_constraint import Rules
-from test_short_memory import Movable
+from test_wrapped_models import Movable
 
 from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical

@@ -1,4 +1,8 @@
-"""A draft model that holds the first tokens of a long text and the latest: the output is the target's all the same."""
+"""Draft models behind others: one that holds the first tokens of a long text and the latest, and one with a part of the
+target's tokens, which reads them all and says its own.
+
+That both keep the target's text and distribution is tested in test_every_drafter.py.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,22 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import Counting, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
+from exactness import PLAIN, V
+from fakes import GREEDY, Counting, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
+from test_constraint import Rules
 
-from specdec_cli.decoding.options import SamplingOptions
-from specdec_cli.decoding.rules import sampler_of
+from specdec_cli.decoding import rules
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import FIRST, ShortMemory
 
 N_CTX = 64
-GREEDY, SAMPLED = SamplingOptions(), SamplingOptions(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0)
 
 
 class Movable(FakeDraftModel):
-    """A fake that can forget; held: the texts that it held when it read something."""
+    """A fake that can forget."""
 
     shifts = True
 
@@ -48,9 +54,8 @@ KINDS = pytest.mark.parametrize("kind", [Movable, Unmovable])
 
 
 def drafter_over(model: FakeDraftModel, width: int = 1) -> ModelDrafter:
-    return ModelDrafter(
-        ShortMemory(model), model.n_vocab, StandardSampler(GREEDY), True, np.random.default_rng(1), width
-    )
+    memory, sampler = ShortMemory(model), StandardSampler(GREEDY)
+    return ModelDrafter(memory, model.n_vocab, sampler, True, np.random.default_rng(1), width)
 
 
 @KINDS
@@ -59,10 +64,8 @@ def test_drafts_go_on_and_come_from_the_first_and_the_latest_tokens(kind, width,
     text = list(range(prompt))
     model = kind(Counting(), n_ctx=N_CTX, max_rows=8)
     events = run(FakeTarget(Counting()), text, drafter_over(model, width), k=4, max_tokens=400)
-    assert tokens_of(events) == list(range(prompt, prompt + 400))
-    assert events[-1].notes == ()
-    steps = drafts_of(events)
-    assert sum(step.accepted for step in steps) > 0.7 * 400
+    assert tokens_of(events) == list(range(prompt, prompt + 400)) and events[-1].notes == ()
+    assert sum(step.accepted for step in drafts_of(events)) > 0.7 * 400
     whole = list(range(prompt + 400))
     for read in model.read:
         assert len(read) <= N_CTX
@@ -77,22 +80,6 @@ def test_what_is_read_stays_bounded(kind):
     model = kind(Counting(), n_ctx=N_CTX, max_rows=8)
     run(FakeTarget(Counting()), (0, 1), drafter_over(model), k=4, max_tokens=1000)
     assert len(model.read) < (1.1 if kind is Movable else 2.5) * 1000
-
-
-@KINDS
-@pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_the_text_is_the_targets_own(kind, settings):
-    """A draft that has forgotten drafts worse, and changes nothing: `coupled` and greedy, token for token."""
-    target, draft = Table(8, 1, order=3), Table(8, 1, order=3).mixed(Table(8, 2), 0.4)
-    texts = []
-    for drafts in (False, True):
-        sampler = sampler_of("coupled", settings, 7)
-        model = kind(draft, n_ctx=N_CTX, max_rows=8)
-        memory = ModelDrafter(ShortMemory(model), 8, sampler, True, np.random.default_rng(1))
-        drafter = memory if drafts else None
-        events = run(FakeTarget(target), (0, 1, 2), drafter, sampler=sampler, rule="coupled", max_tokens=200)
-        texts.append(tokens_of(events))
-    assert texts[0] == texts[1] and sum(step.accepted for step in drafts_of(events)) > 20
 
 
 @KINDS
@@ -119,3 +106,46 @@ def test_a_text_taken_back_beyond_what_is_held_is_read_anew():
     memory.decode([0, 1, 2])
     memory.rewind(2)
     assert model.tokens == [0, 1], "nothing is dropped yet"
+
+
+# A part of the target's tokens
+
+
+class Part:
+    """What a table says of the tokens that the draft has, after texts of these."""
+
+    def __init__(self, whole, ids):
+        self._whole, self._ids, self.n_vocab = whole, ids, len(ids)
+
+    def row(self, context):
+        return self._whole.row([int(self._ids[token]) for token in context])[self._ids]
+
+
+def reduced(whole) -> ReducedDraft:
+    """It has the last token and the even ones, and reads an odd one as the one before."""
+    ids = np.array([whole.n_vocab - 1, *range(0, whole.n_vocab - 1, 2)])
+    places = {token: place for place, token in enumerate(ids.tolist())}
+    reads = [places[token if token in places else token - 1] for token in range(whole.n_vocab)]
+    return ReducedDraft(FakeDraftModel(Part(whole, ids)), ids, np.array(reads))
+
+
+def test_where_a_constraint_allows_none_of_its_tokens_one_that_it_lacks_is_drafted():
+    for settings, draws in ((PLAIN, True), (GREEDY, False)):
+        sampler = rules.sampler_of("rejection", settings, 0, Rules(lambda _: {1, 3}))
+        sampler.watch([0])
+        drafter = ModelDrafter(reduced(Table(V, 5)), V, sampler, draws, np.random.default_rng(0))
+        drafter.start([0, 1])
+        draft = drafter.propose([0, 1], 2, FixedLength(2))
+        assert {*draft.tokens} <= {1, 3}
+        assert all(q.prob(1) == q.prob(3) == 0.5 for q in draft.q or ())
+
+
+def test_what_is_left_of_the_news_is_the_targets_own():
+    """A short memory reads the first of them itself, and leaves the last."""
+    held = Movable(Counting(3), n_ctx=16)
+    model = ReducedDraft(ShortMemory(held), np.array([4, 0, 2]), np.arange(50) % 3)
+    news = list(range(41))
+    left = model.make_room(news, 1)
+    assert 0 < len(left) < 16 and left == news[-len(left) :]
+    assert model.decode(left)[0].argmax() == 2, "its third token follows its second, as which 40 is read"
+    assert model.length == 41 and held.tokens[-len(left) :] == [token % 3 for token in left]
