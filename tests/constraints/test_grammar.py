@@ -1,5 +1,6 @@
 """What can't be used, or takes too much time or memory, is refused in a line that says why."""
 
+import itertools
 import pickle
 import resource
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from specdec_cli import Grammar
 from specdec_cli.constraints import grammar as grammar_module
+from specdec_cli.constraints.finite_schema import has_finite_value
 from specdec_cli.constraints.grammar import MOST, QUICK, GrammarTooLarge
 from specdec_cli.decoding.errors import Interrupted, UsageError
 
@@ -70,7 +72,6 @@ ENDLESS = [
 
 
 def resident():
-    """Bytes of memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -127,3 +128,61 @@ def test_kept_grammars_are_counted_in_characters():
 )
 def test_what_can_be_used(grammar):
     assert grammar.compiled()
+
+
+# Which schemas have a finite value: the definitions that do are a least fixed point.
+
+NEXT = {"$ref": "#/$defs/b%20b"}
+EVERY = {"type": "object", "required": ["a"], "additionalProperties": {"$ref": "#"}}
+
+
+def object_of(*parts):
+    return {"type": "object", "properties": {str(i): part for i, part in enumerate(parts)}, "required": ["0"]}
+
+
+def defined(**definitions):
+    return {"$ref": "#/$defs/a", "$defs": {name.replace("_", " "): part for name, part in definitions.items()}}
+
+
+FINITE = [
+    {},
+    True,
+    {"$ref": "#/nowhere"},
+    defined(a=object_of(NEXT), b_b={"const": 1}),
+    defined(a=object_of({"const": 1}, {"$ref": "#/$defs/a"})),
+    defined(a={"anyOf": [object_of({"$ref": "#/$defs/a"}), NEXT]}, b_b={"type": ["array", "null"], "minItems": 1}),
+    defined(a={"type": "array", "items": {"$ref": "#/$defs/a"}}),
+    defined(a={"type": "array", "prefixItems": [{}], "items": {"$ref": "#/$defs/a"}, "minItems": 1}),
+    defined(a=object_of({"$ref": "#/$defs/b%20b/anyOf/1"}), b_b={"anyOf": [NEXT, {"const": 1}]}),
+    {"allOf": [{"$ref": "#/$defs/a~1b"}], "$defs": {"a/b": {"type": "string"}}},
+    object_of({"$ref": "#n"}) | {"$defs": {"b": {"$anchor": "n", "const": 1}}},
+    EVERY | {"patternProperties": {"a": {"const": 1}}},
+]
+INFINITE = [
+    False,
+    object_of({"$ref": "#"}),
+    EVERY,
+    defined(a=NEXT, b_b={"$ref": "#/$defs/a"}),
+    defined(a=object_of(NEXT), b_b={"oneOf": [object_of({"$ref": "#/$defs/a"}), {"allOf": [NEXT]}]}),
+    defined(a={"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}),
+    defined(a={"type": "array", "prefixItems": [{"$ref": "#/$defs/a"}], "minItems": 1}),
+    defined(a={"anyOf": [False, {"$ref": "#/$defs/b%20b/anyOf/0"}]}, b_b={"anyOf": [NEXT, {"const": 1}, NEXT]})
+    | {"allOf": [object_of({"$ref": "#"})]},
+]
+
+
+def test_finite_and_infinite():
+    assert [schema for schema in FINITE if not has_finite_value(schema)] == []
+    assert [schema for schema in INFINITE if has_finite_value(schema)] == []
+
+
+def test_long_chains_and_wide_diamonds():
+    """More definitions than calls may be nested, each requiring the next twice, in one order and in the other."""
+    names = [f"d{i}" for i in range(2_000)]
+    for order in (names, names[::-1]):
+        links = itertools.pairwise(order)
+        definitions = {name: object_of(*[{"$ref": f"#/$defs/{after}"}] * 2) for name, after in links}
+        schema = {"$ref": f"#/$defs/{order[0]}", "$defs": {**definitions, order[-1]: {"const": 1}}}
+        assert has_finite_value(schema)
+        schema["$defs"][order[-1]] = {"$ref": f"#/$defs/{order[0]}"}
+        assert not has_finite_value(schema)
