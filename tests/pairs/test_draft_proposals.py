@@ -1,6 +1,7 @@
-"""Which drafts are proposed for a target: by its tokenizer's family, and by profiles for it."""
+"""Which drafts are known for a target: proposals by its tokenizer's family and by profiles, and drafts made of it."""
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import yaml
 from hub_pairs import own_profile
 
 from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.pairs import made_drafts as drafts
 from specdec_cli.pairs import profiles, references
 from specdec_cli.pairs.draft_proposals import candidates
 
@@ -17,8 +19,7 @@ READ = functools.cache(profiles.load)
 
 
 def header(architecture="qwen3", pre="qwen2") -> Header:
-    metadata = {"general.architecture": architecture, "tokenizer.ggml.pre": pre}
-    return Header("t.gguf", 3, {key: value for key, value in metadata.items() if value is not None}, (), 0)
+    return Header("t.gguf", 3, {"general.architecture": architecture, "tokenizer.ggml.pre": pre}, (), 0)
 
 
 @pytest.fixture
@@ -58,3 +59,48 @@ def test_the_users_profiles_for_this_very_target_come_first():
 @pytest.mark.parametrize("pre", [5, True, np.array([1, 2]), StringArray(b"", 0), [np.array([1])]])
 def test_a_pre_tokenizer_may_be_anything(pre, quick):
     assert candidates(header(pre=pre), "org/t") == []
+
+
+# Drafts made: what is remembered, and when it is not believed any more
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / "models" / f"{name}.gguf" for name in ("target", "draft")]
+    paths[0].parent.mkdir()
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    drafts.remember(*paths, "layers 0-3 of 6")
+    return paths
+
+
+def test_the_latest_is_found_by_any_path(files, tmp_path, monkeypatch):
+    target, draft = files
+    (tmp_path / "link.gguf").symlink_to(target)
+    monkeypatch.chdir(target.parent)
+    assert drafts.find(target) == drafts.find(tmp_path / "link.gguf") == draft
+    assert drafts.find(target.relative_to(target.parent)) == draft
+    other = draft.with_name("other.gguf")
+    other.write_bytes(b"other")
+    drafts.remember(target, other.relative_to(target.parent), "Q2_K")
+    assert drafts.find(target) == other
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    "change", [lambda path: path.write_bytes(b"something else"), lambda path: os.utime(path, (1, 1)), os.unlink]
+)
+def test_other_files_are_not_believed(files, which, change):
+    change(files[which])
+    assert drafts.find(files[0]) is None
+
+
+def test_parts_of_a_split_target_count_too(tmp_path):
+    parts = [tmp_path / f"big-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"part")
+    (tmp_path / "draft.gguf").write_bytes(b"draft")
+    drafts.remember(parts[0], tmp_path / "draft.gguf", "Q2_K")
+    assert drafts.find(parts[0]) == tmp_path / "draft.gguf"
+    parts[1].write_bytes(b"another part")
+    assert drafts.find(parts[0]) is None

@@ -1,14 +1,19 @@
-"""Files from a Hub whose connections break, stall and lie: what is asked for again, what is kept, what is told."""
+"""Files from a Hub whose connections break, stall and lie, or that knows no measure: what is asked for again, what is
+kept, what is told, and what it may cost in bytes, time, files and waits.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import random
 from dataclasses import replace
 from pathlib import Path
 
+import hostile_hub as tricks
 import pytest
-from driver import DRAFT, TARGET
+from driver import DRAFT, TARGET, complaint
+from hostile_hub import HostileHub, Mode
 from hub_pairs import (
     BIG,
     BIG_FILE,
@@ -20,19 +25,27 @@ from hub_pairs import (
     files,
     of_header,
     planned,
+    publish,
+    pull,
     pulled_here,
     refused_here,
     weights,
 )
-from huggingface_hub import constants
+from huggingface_hub import close_session, constants, get_hf_file_metadata
 
 from specdec_cli.pairs import references
-from specdec_cli.pairs.hub import cache
-from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.hub import cache, repository, requests
+from specdec_cli.pairs.references import Reference, select
 
-INF = float("inf")
+INF = 10**9
 HEADER, WEIGHTS = 1, 2
 CHUNK = 1 << 20
+
+
+@pytest.fixture
+def hub():
+    with HostileHub() as hub:
+        yield publish(hub)
 
 
 @pytest.fixture(autouse=True)
@@ -40,20 +53,7 @@ def naps(inside) -> list[float]:
     return inside
 
 
-def expected() -> tuple[RemoteModel, RemoteFile]:
-    """The target's file, and the folder for it made."""
-    cache.blob_of(*planned()).parent.mkdir(parents=True)
-    return planned()
-
-
-# --- what passes -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [408, 503, 0])
-def test_a_listing_that_fails_twice(hub, naps, status):
-    hub.fail("/api/models/", status, times=2)
-    pulled_here()
-    assert naps == [1, 2]
+# --- what passes ---
 
 
 @pytest.mark.parametrize("status", [404, 501])
@@ -76,12 +76,15 @@ def test_the_hub_says_when_to_come_back(hub, naps, caplog):
 
 @pytest.mark.parametrize(
     ("step", "part", "status"),
-    [("/org/", HEADER, 503), ("/org/", WEIGHTS, 0), ("/cdn/", HEADER, 0), ("/cdn/", WEIGHTS, 503)],
+    [
+        *(("/api/models/", 0, status) for status in (408, 503, 0)),
+        *(("/org/", HEADER, 503), ("/org/", WEIGHTS, 0), ("/cdn/", HEADER, 0), ("/cdn/", WEIGHTS, 503)),
+    ],
 )
-def test_a_file_that_fails_twice(hub, naps, step, part, status):
+def test_what_fails_twice(hub, naps, step, part, status):
     def judge(line: str) -> bool:
-        asks_for_header = of_header(hub.log[-1])
-        return line.startswith(f"GET {step}") and line.endswith(BIG_FILE) and asks_for_header == (part == HEADER)
+        asked = of_header(hub.log[-1]) == (part == HEADER) and line.endswith(BIG_FILE)
+        return line.startswith(f"GET {step}") and (asked or not part)
 
     hub.fail(judge, status, times=2)
     pulled_here()
@@ -141,7 +144,7 @@ def test_a_hub_that_stalls(hub, monkeypatch, naps, part, after):
     assert naps and not hub.faults
 
 
-# --- what does not pass ------------------------------------------------------------------------------------------
+# --- what does not pass ---
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_failures_that_last(hub, naps, tmp_path, part, status, says):
     assert begun(tmp_path) == 0 and weights(hub) == 0
 
 
-# --- what came altered -------------------------------------------------------------------------------------------
+# --- what came altered ---
 
 
 def test_weights_that_were_altered(hub, naps, tmp_path):
@@ -173,31 +176,32 @@ def test_weights_that_were_altered(hub, naps, tmp_path):
     assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
 
 
-def test_a_beginning_that_was_altered_is_fetched_again(hub):
-    model, file = expected()
-    cache.partial_of(model, file).write_bytes(bytes(5_000_000))
+@pytest.mark.parametrize(
+    ("place", "there", "kept"),
+    [
+        (cache.partial_of, bytes(5_000_000), 5_000_000),  # which turns out to be damaged once the rest is there
+        (cache.partial_of, TARGET.read_bytes() + b"more", SIZES[0]),
+        (cache.blob_of, b"", SIZES[0]),
+        (cache.blob_of, TARGET.read_bytes() + b"m", SIZES[0]),
+    ],
+    ids=["altered", "longer", "empty content", "longer content"],
+)
+def test_content_that_is_not_the_files_is_fetched_again(hub, place, there, kept):
+    model, file = planned()
+    place(model, file).parent.mkdir(parents=True)
+    place(model, file).write_bytes(there)
     pulled_here()
-    assert weights(hub, BIG_FILE) == SIZES[0] - 5_000_000 + SIZES[0]
+    assert weights(hub, BIG_FILE) == SIZES[0] - kept + SIZES[0]
     assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
 
 
 def test_all_of_a_file_that_was_altered_is_fetched_twice_at_most(hub, tmp_path):
-    model, file = expected()
-    cache.partial_of(model, file).write_bytes(bytes(5_000_000))
+    partial = cache.partial_of(*planned())
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(bytes(5_000_000))
     hub.alter(content(hub, BIG_FILE, 3))
     refused_here(tmp_path, BIG_FILE, "checksum", "Try again")
     assert begun(tmp_path) == 0 and weights(hub, BIG_FILE) == SIZES[0] - 5_000_000 + SIZES[0]
-
-
-@pytest.mark.parametrize(
-    ("place", "size"), [(cache.partial_of, SIZES[0] + 4), (cache.blob_of, 0), (cache.blob_of, SIZES[0] + 1)]
-)
-def test_content_that_is_of_another_size(hub, place, size):
-    model, file = expected()
-    place(model, file).write_bytes((TARGET.read_bytes() + b"more")[:size])
-    pulled_here()
-    assert weights(hub, BIG_FILE) == SIZES[0]
-    assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
 
 
 def test_a_file_that_git_holds_itself(hub):
@@ -240,8 +244,6 @@ def test_what_the_library_brings_is_checked_too(hub, naps, large, tmp_path):
 
 
 def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_path, monkeypatch):
-    from huggingface_hub import get_hf_file_metadata
-
     def lying(*args, **options):
         return replace(get_hf_file_metadata(*args, **options), etag="../../../elsewhere")
 
@@ -251,3 +253,139 @@ def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_p
     assert weights(hub) == 0 and not [
         path for path in set(tmp_path.rglob("*")) - before if path.is_file() and path.stat().st_size > 1000
     ]
+
+
+# --- without measure ---
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
+        monkeypatch.setattr(constants, name, 0.5)
+    monkeypatch.setattr(requests, "_TIMEOUTS_BEFORE_BODY", 0.4)
+
+
+def size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def slow_head(answer: tricks.Answer, _: object) -> None:
+    answer.head_pause = 0.05
+
+
+def no_redirect(answer: tricks.Answer, rng: random.Random) -> None:
+    """A status that promises an address, none, and a body that nobody waits for."""
+    slow_body(answer, rng)
+    answer.status = 300
+
+
+def slow_body(answer: tricks.Answer, rng: random.Random) -> None:
+    tricks.drip(answer, rng)
+    answer.pause = 0.01
+
+
+def crowd(answer: tricks.Answer, _: object) -> None:
+    answer.body = [b'{"sha": "%s", "siblings": [%s{"rfilename": "b"}]}' % (b"0" * 40, b'{"rfilename": "a"},' * 50_000)]
+    answer.set("Content-Length")
+
+
+@pytest.mark.parametrize(
+    ("step", "trick", "says"),
+    [
+        ("listing", tricks.endless, "too long or too slow"),
+        ("listing", tricks.deep, "like the Hub"),
+        ("listing", crowd, "like the Hub"),
+        ("listing", tricks.packed, "compressed"),
+        ("listing", tricks.refusal, "HTTP"),
+        ("redirect", tricks.refusal, "HTTP"),
+        ("redirect", tricks.endless, ""),
+        ("content", tricks.endless, "is longer than"),
+        ("content", tricks.endless_stated, "is longer than"),
+        ("content", tricks.packed, "compressed"),
+    ],
+)
+def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
+    hub.set_mode(Mode({step: [trick]}, INF, seed=5))
+    if (step, trick) == ("redirect", tricks.endless):  # of its body no more is read than the connection is worth
+        pulled_here()
+    else:
+        refused_here(tmp_path, says)
+    assert size(tmp_path / "hf") <= sum(SIZES) + (1 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "trick", "says"),
+    [
+        ("listing", slow_head, "no complete answer in time"),
+        ("content", no_redirect, "HTTP 300"),
+    ],
+)
+def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):
+    hub.set_mode(Mode({step: [trick]}, INF, seed=0))
+    refused_here(tmp_path, says)
+
+
+def test_weights_that_drip(hub, tmp_path, naps, impatient):
+    """After a header that came well."""
+    hub.slow(content(hub, BIG_FILE), bytes_per_s=100)
+    refused_here(tmp_path, "bytes per second", "Try again later")
+    assert naps == []
+
+
+@pytest.mark.parametrize(
+    ("licence", "shown"),
+    [("mit " * 2_500_000, "mit " * 25), (["mit", "other"], "mit, other"), ({"a": 1}, ""), (5, "")],
+    ids=["long", "two", "none", "number"],
+)
+def test_a_licence_is_a_short_text(hub, licence, shown):
+    hub.add(BIG, {BIG_FILE: TARGET}, licence=licence)
+    plan = pulled_here(*PAIR, "--dry-run")
+    assert plan["target"]["remote"]["licence"] == shown
+
+
+def test_a_listing_that_never_ends_in_time(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(repository, "_LISTING_S", -1.0)
+    refused_here(tmp_path, "too long or too slow")
+
+
+@pytest.mark.parametrize("form", ["x{}-Q4_K_M-00001-of-00999.gguf", "x-Q1" * 50 + "{}"])
+def test_many_files_are_looked_through_once(form):
+    names = [form.format(i) for i in range(20_000)]
+    with pytest.raises(Exception) as refusal:
+        select(Reference("org/many", "Q4_K_M"), [*names, "a-Q8_0.gguf"])
+    assert len(str(refusal.value)) + len(refusal.value.hint) < 10_000
+
+
+@pytest.mark.parametrize(("name", "value"), [("HF_HUB_DOWNLOAD_TIMEOUT", "soon"), ("HF_ENDPOINT", "http://[")])
+def test_settings_that_the_library_cannot_start_with(hub, tmp_path, name, value):
+    done = pull(hub, tmp_path, *PAIR, env={name: value})
+    assert done.returncode == 2 and name in complaint(done.stderr)[0]
+
+
+@pytest.mark.parametrize("value", [-1, 10**30])
+def test_a_timeout_or_an_address_that_is_none(tmp_path, monkeypatch, value):
+    with monkeypatch.context() as endless:
+        endless.setattr(constants, "HF_HUB_ETAG_TIMEOUT", value)
+        endless.setenv("HF_HUB_ETAG_TIMEOUT", str(value))
+        refused_here(tmp_path, "HF_HUB_ETAG_TIMEOUT", "Fix or unset it", code=2)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://a b")
+    refused_here(tmp_path, "HF_ENDPOINT")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HTTP_PROXY", "nonsense"), ("ALL_PROXY", "socks5://x"), ("SSL_CERT_FILE", "/none")]
+)
+def test_a_network_that_is_set_up_wrongly(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NO_PROXY", "")
+    close_session()
+    refused_here(tmp_path)
+    close_session()
+
+
+def test_a_pull_whose_hub_recovers(hub):
+    """A connection that one bad answer has spoiled is not used again."""
+    hub.set_mode(Mode({"content": [tricks.short], "listing": [tricks.short]}, 1, 3))
+    pulled_here()
+    assert pulled_here()["already"]

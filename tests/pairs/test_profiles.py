@@ -40,11 +40,9 @@ def test_a_local_draft_is_named_by_its_profile_or_its_path(monkeypatch, name):
 
 @pytest.mark.parametrize(("name", "hint"), [("demmo", "'demo'"), ("../profiles/demo", "specdec ls")])
 def test_an_unknown_profile(config, name, hint):
-    with pytest.raises(SpecdecError) as caught:
+    with pytest.raises(SpecdecError, match="no profile") as caught:
         profiles.load(name)
-    assert "no profile" in str(caught.value) and name in str(caught.value)
-    assert hint in caught.value.hint
-    assert caught.value.exit_code == 2
+    assert name in str(caught.value) and hint in caught.value.hint and caught.value.exit_code == 2
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one(config):
@@ -58,16 +56,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(config):
     assert set(caught.value.hint.removeprefix("Keys: ").removesuffix(".").split(", ")) == KEYS
 
 
-REFUSED = {
-    "gated in words": "gated: maybe",
-    "no number": "memory_gb: .nan",
-    "a size beyond all numbers": f"download_gb: 1{'0' * 400}",
-    "sources in a line": "sources: https://example.org",
-    "no target": "target:",
-}
-
-
-@pytest.mark.parametrize("line", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    "line",
+    ["gated: maybe", "memory_gb: .nan", f"download_gb: 1{'0' * 400}", "sources: https://example.org", "target:"],
+    ids=lambda line: line[:20],
+)
 def test_a_value_of_the_wrong_kind_is_refused_by_its_key(config, line):
     (config / "bad.yaml").write_text(f"{line}\n" if line == "target:" else f"target: x\n{line}\n")
     with pytest.raises(UsageError, match=r"bad\.yaml") as caught:

@@ -14,7 +14,6 @@ from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.pulled_pairs import PulledPair
 
 FIRST, SECOND = "a" * 40, "b" * 40
-SPLIT = ("Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf")
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +53,7 @@ def stored(cache, **changes) -> PulledPair:
     store(cache, TARGET, b"target")
     store(cache, DRAFT, b"draft")
     pairs.save(pair)
+    assert pairs.load(pair.name) == pair and pair.name in pairs.names()
     return pair
 
 
@@ -73,20 +73,6 @@ def contents(cache) -> set[str]:
 
 
 # --- records ---
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        replace(PAIR, name="a.b+c_d-1.5", made_profile=True),
-        replace(PAIR, draft=None, target=replace(TARGET, gated=True, licence="\u4e2d\u6587 [bold]")),
-        replace(PAIR, target=model("o/split", b"1", b"22", names=SPLIT)),
-    ],
-)
-def test_a_record_is_read_as_it_was_written(pair):
-    assert pairs.load(pair.name) is None and pairs.names() == []
-    pairs.save(pair)
-    assert pairs.load(pair.name) == pair and pairs.names() == [pair.name]
 
 
 def test_a_pair_is_here_if_all_its_files_are_whole(cache):
@@ -109,10 +95,7 @@ def test_names_of_pairs():
         pairs.name_of(model(names=["\u4e2d\u6587.gguf"]), DRAFT)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "..", "-x", "../a", "a\n", "\u00e4", "a.yaml", "x" * 152],
-)
+@pytest.mark.parametrize("name", ["", "..", "-x", "../a", "a\n", "\u00e4", "a.yaml", "x" * 152])
 def test_impossible_names(name):
     with pytest.raises(UsageError) as caught:
         pairs.check_name(name)
@@ -126,26 +109,23 @@ def test_a_path_names_no_pair(cache, name):
     assert pairs.load(name) is None
 
 
-def file_of(data):
-    return data["draft"]["files"][0]
-
-
-DAMAGED = {
-    "no files": lambda data: data["draft"].update(files=[]),
-    "a name leading out": lambda data: file_of(data).update(name="../../../../precious"),
-    "a digest leading out": lambda data: file_of(data).update(digest="../../../precious"),
-    "a commit leading out": lambda data: data["draft"].update(commit="../../.."),
-    "a repository leading out": lambda data: data["draft"].update(repo="../.."),
-    "a size in words": lambda data: file_of(data).update(size="many"),
-}
-
-
-@pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_record_is_told_and_hides_no_other(cache, change):
+@pytest.mark.parametrize(
+    ("of_file", "change"),
+    [
+        (False, {"files": []}),
+        (True, {"name": "../../../../precious"}),
+        (True, {"digest": "../../../precious"}),
+        (False, {"commit": "../../.."}),
+        (False, {"repo": "../.."}),
+        (True, {"size": "many"}),
+    ],
+    ids=str,
+)
+def test_a_damaged_record_is_told_and_hides_no_other(cache, of_file, change):
     other = stored(cache, name="other")
     (cache.parent / "precious").write_text("kept")
     data = json.loads(record("other").read_text())
-    change(data)
+    (data["draft"]["files"][0] if of_file else data["draft"]).update(change)
     record("broken").write_text(json.dumps(data))
     with pytest.raises(SpecdecError, match="cannot read") as caught:
         pairs.load("broken")
@@ -162,16 +142,12 @@ def test_a_damaged_record_is_told_and_hides_no_other(cache, change):
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_a_profile_goes_with_the_pair_that_made_it(cache, made):
+@pytest.mark.parametrize(("draft", "frees"), [(DRAFT, 11), (TARGET, 6)], ids=["as made", "changed by the user"])
+def test_a_profile_goes_with_the_pair_that_made_it(cache, made, draft, frees):
+    """A model that drafts for itself is freed once."""
     path = profiles.save("mine", "org/t:Q8_0", "org/d:Q8_0", "pulled")
-    removed(stored(cache, made_profile=made), 11)
-    assert path.exists() != made
-
-
-def test_a_profile_that_the_user_changed_stays(cache):
-    path = profiles.save("mine", "org/t:Q8_0", "org/another:Q8_0", "pulled")
-    removed(stored(cache, made_profile=True, draft=TARGET), 6)  # a model that drafts for itself is freed once
-    assert path.exists()
+    removed(stored(cache, made_profile=made, draft=draft), frees)
+    assert path.exists() != (made and draft is DRAFT)
 
 
 TWIN, LATER = model("org/twin", b"draft"), replace(TARGET, commit=SECOND)
@@ -213,23 +189,14 @@ def test_without_links_the_files_themselves_go(cache):
     assert list(cache.glob("models--*")) == []
 
 
-def test_a_download_that_was_cut_short_goes_too(cache):
+@pytest.mark.parametrize(("digest", "frees"), [(TARGET.files[0].digest, 3), ("c" * 64, 0)], ids=["its own", "another"])
+def test_a_download_that_was_cut_short_goes_with_its_own_pair(cache, digest, frees):
     pairs.save(PAIR)
-    partial = cache / "models--org--t" / "blobs" / f"{TARGET.files[0].digest}.incomplete"
+    partial = cache / "models--org--t" / "blobs" / f"{digest}.incomplete"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(b"tar")
-    removed(PAIR, 3)
-    assert contents(cache) == set()
-
-
-def test_a_download_of_another_pair_from_the_same_repository_stays(cache):
-    pair = replace(PAIR, draft=None)
-    pairs.save(pair)
-    store(cache, TARGET, b"target")
-    partial = cache / "models--org--t" / "blobs" / f"{'c' * 64}.incomplete"
-    partial.write_bytes(b"tar")
-    removed(pair, 6)
-    assert contents(cache) == {partial.name}
+    removed(PAIR, frees)
+    assert partial.exists() == (frees == 0)
 
 
 def test_what_cannot_be_removed_is_told_and_stays_on_record(cache):

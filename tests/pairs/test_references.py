@@ -98,6 +98,8 @@ def test_quantisations(name, quant):
     [
         ("o/m:q4_k_m", ["m-Q4_K_M.gguf"]),
         ("o/m:bf16", FILES[-2:]),
+        ("o/m:Q8_0", ["m-Q8_0.gguf"]),  # not the heads, unless they're named or alone
+        ("o/m/mtp-m-Q8_0.gguf", ["mtp-m-Q8_0.gguf"]),
         ("o/m/m-Q8_0.gguf", ["m-Q8_0.gguf"]),
         ("o/m/BF16/m-BF16-00002-of-00002.gguf", FILES[-2:]),
     ],
@@ -107,8 +109,11 @@ def test_what_a_reference_means(text, files):
     assert chosen(text, FILES[::-1]) == files
 
 
-def test_what_goes_with_a_model_is_none():
+def test_what_goes_with_a_model_is_none_and_heads_are_one_alone():
     """A projector for images, an importance matrix."""
+    assert chosen("o/m:Q8_0", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["mtp-m-Q8_0.gguf"]
+    assert chosen("o/m", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["m-Q4_0.gguf"]
+    assert heads_among(FILES) == ["mtp-m-Q8_0.gguf"]
     assert chosen("o/m", ["README.md", "m-Q8_0.gguf", "mmproj-m-F16.gguf"]) == ["m-Q8_0.gguf"]
     assert "F16" in refused("o/m:F16")[0]
     assert refused("o/m/mmproj-m-F16.gguf")
@@ -125,25 +130,15 @@ def test_every_model_that_a_refusal_names_can_be_had(text):
     assert len(named) == 4 + len(heads)
 
 
-def test_heads_are_chosen_where_they_are_named_or_alone():
-    assert chosen("o/m:Q8_0") == ["m-Q8_0.gguf"]
-    assert chosen("o/m/mtp-m-Q8_0.gguf") == ["mtp-m-Q8_0.gguf"]
-    assert chosen("o/m:Q8_0", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["mtp-m-Q8_0.gguf"]
-    assert chosen("o/m", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["m-Q4_0.gguf"]
-    assert heads_among(FILES) == ["mtp-m-Q8_0.gguf"]
-
-
 def test_a_model_that_lacks_a_part_is_refused():
     what, _ = refused("o/m:BF16", [name for name in FILES if "00002-of" not in name])
     assert "lacks BF16/m-BF16-00002-of-00002.gguf" in what
     assert refused("o/m:BF16", [name for name in FILES if "00001-of" not in name])
 
 
-HOSTILE = ["../m-Q8_0.gguf", "/m-Q8_0.gguf", "a/../m-Q8_0.gguf", "a\\m-Q8_0.gguf", "./m-Q8_0.gguf", "C:m-Q8_0.gguf"]
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_leads_out_of_its_folder_is_no_file(name):
+@pytest.mark.parametrize("place", ["../", "/", "a/../", "a\\", "./", "C:"])
+def test_a_name_that_leads_out_of_its_folder_is_no_file(place):
+    name = f"{place}m-Q8_0.gguf"
     assert leads_out(name)
     assert "no GGUF file" in refused("o/m:Q8_0", [name])[0]
     assert chosen("o/m:Q8_0", [name, "m-Q8_0.gguf"]) == ["m-Q8_0.gguf"]
