@@ -1,27 +1,20 @@
-"""Medusa heads that are scripted: how long drafts get, and that steps with them are exact."""
+"""Medusa heads that are scripted: how long drafts get. That they keep text and distribution: test_every_drafter.py."""
 
 import numpy as np
 import pytest
-import timed
-from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Whims, compared, pair
+from exactness import PLAIN
 from fakes import GREEDY, FakeDraftModel, Table, paths_of
-from timed import FREE
 
-from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import LengthPolicy
-from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.head_drafters import MedusaDrafter
-
-PROMPTS = [(1, token) for token in range(4)]
 
 
 class FakeHeads(FakeDraftModel):
     """Rows that depend on the text before the draft, and on the place in it."""
 
-    def __init__(self, table, longest):
+    def __init__(self, table, longest=3):
         super().__init__(table)
         self.longest = longest
         self._base, self._depths = None, []
@@ -49,43 +42,6 @@ class FakeHeads(FakeDraftModel):
         for parent in parents:
             self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
         return np.concatenate([self._row(depth) for depth in self._depths[-len(tokens) :]])
-
-
-def heads(draft, rule, width):
-    drawn = rule == "rejection"
-    return lambda sampler, rng: MedusaDrafter(FakeHeads(draft, 3), draft.n_vocab, sampler, drawn, rng, width)
-
-
-def known():
-    return KnownLength(CostModel(Costs(timed.FLAT.verify, FREE), 3))
-
-
-@pytest.mark.parametrize(
-    ("width", "make_policy", "sampling"),
-    [
-        (1, known, PLAIN),
-        (1, lambda: FixedLength(4), COMBINATIONS[4]),
-        (3, known, COMBINATIONS[4]),
-        (3, lambda: Whims(4), PLAIN),
-    ],
-)
-@pytest.mark.parametrize("rule", ["rejection", "match", "coupled"])
-def test_a_step_leaves_the_targets_distribution(rule, width, make_policy, sampling):
-    target, draft = pair(11, 0.4, 4)
-    result = compared(target, heads(draft, rule, width), make_policy(), sampling, rule, PROMPTS)
-    assert result.error < EXACT and sum(result.shapes.values()) > 0.5 and result.deep > 0
-
-
-def test_a_row_of_another_head_is_seen(monkeypatch):
-    """The draft is drawn from one distribution, and another is reported."""
-    target, draft = pair(11, 0.4, 4)
-    monkeypatch.setattr(MedusaDrafter, "propose", _shifted)
-    assert compared(target, heads(draft, "rejection", 1), FixedLength(2), PLAIN, "rejection", PROMPTS).error > WRONG
-
-
-def _shifted(self, context, budget, policy, own=MedusaDrafter.propose):
-    draft = own(self, context, budget, policy)
-    return type(draft)(draft.tokens, draft.q[::-1], draft.source, draft.parents)
 
 
 class Sure(LengthPolicy):

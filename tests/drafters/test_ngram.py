@@ -2,19 +2,15 @@
 
 import random
 
-import numpy as np
 import pytest
-from fakes import GREEDY, FakeTarget, Recurring, ScriptedPolicy, Table, run, tokens_of
+from fakes import ScriptedPolicy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Draft
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor
-from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
 
@@ -74,12 +70,6 @@ def test_confidence_is_how_often_such_matches_came_true():
     assert after([3] * 12) > after([3]) > after(range(10, 22))
 
 
-def test_a_repeating_answer_is_drafted_almost_whole():
-    events = run(FakeTarget(Recurring(7)), (1, 2), NgramDrafter(), k=6, max_tokens=100)
-    report = Metrics.of(events)
-    assert report.acceptance_rate > 0.9 and report.tokens_per_step > 4
-
-
 # A corpus
 
 
@@ -110,14 +100,6 @@ def test_what_came_true_makes_it_surer():
         return sure_of([*context, rounds, 100 + rounds], drafter)
 
     assert after(12, True) > after(0, True) + 0.2 > after(12, False) + 0.3
-
-
-def test_a_corpus_that_holds_the_answer_is_drafted_almost_whole():
-    target, prompt, rng = Table(300, 3), (0, 1, 2), np.random.default_rng(0)
-    words = [*prompt, *tokens_of(run(FakeTarget(target), prompt, max_tokens=400))]
-    parts = DrafterContext(None, 0, StandardSampler(GREEDY), True, rng, corpus=Corpus.of([words, words[::-1]]))
-    report = Metrics.of(run(FakeTarget(target), prompt, NgramDrafter.create(parts), k=5, max_tokens=120))
-    assert report.tokens == words[3:123] and report.tokens_per_step > 4
 
 
 # Behind a change in a passage
