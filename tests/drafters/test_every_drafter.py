@@ -8,10 +8,11 @@ import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, compared, credulous, error_of_answers, own_text, pair
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafter_of, run, tokens_of
 from test_medusa_drafter import FakeHeads
+from test_translated import respelled, translation, words
 from test_wrapped_models import Movable, Unmovable, reduced
 from timed import FLAT, FREE, STEEP, Timed
 
-from specdec_cli.decoding import rules
+from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.draft_length.auto import LONGEST
@@ -43,13 +44,17 @@ WAYS = {
     "medusa, a tree": {"kind": FakeHeads, "width": 3},
     "model, reduced": {"kind": reduced},
     "model, reduced, a tree": {"kind": reduced, "width": 3},
+    "model, translated": {"kind": respelled},
     "model, forgetful": {"kind": lambda table: ShortMemory(Movable(table, n_ctx=16))},
     "model, forgetful, reading again": {"kind": lambda table: ShortMemory(Unmovable(table, n_ctx=24)), "width": 2},
 }
 EVERY = pytest.mark.parametrize("way", WAYS)
+WRAPPED = [way for way in WAYS if "reduced" in way or "forgetful" in way]
+"""Of these, whole answers are left to the slow tests."""
 
 
 def made(way, draft, **options):
+    options["translation"] = translation(*words(draft.n_vocab)) if "translated" in way else None
     small = draft.mixed(Table(draft.n_vocab, 77), 0.3)
     return drafter_of(way.split(",")[0], draft, **{"small": small, **options, **WAYS[way]})
 
@@ -117,7 +122,12 @@ def test_a_step_keeps_the_distribution(way, rule, sampling):
     assert result.error < EXACT and result.deep > deep
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * ("kind" in WAYS[way])) for way in WAYS])
+@pytest.mark.parametrize("way", WRAPPED)
+def test_a_step_without_cuts_keeps_it(way):
+    assert step(way, "rejection").error < EXACT
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way in WRAPPED)) for way in WAYS])
 def test_whole_answers_keep_it(way):
     """With `match` they are the target's own token for token, as is tested above."""
     target, draft = pair(11, n_vocab=3)
@@ -216,12 +226,13 @@ def claimed(draft):
     [
         *((way, claimed) for way in ("ngram", "ngram, a corpus", "lookahead", "lookahead, deep")),
         ("model, reduced", lambda draft: [replace(q, probs=0.8 * q.probs + 0.2 / 4) for q in draft.q]),
+        ("model, translated", lambda draft: [replace(q, probs=0.9 * q.probs) for q in draft.q]),
         ("medusa", lambda draft: draft.q[::-1]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_lying_q_is_seen(way, lie):
-    """That of a choice, of tokens that the draft lacks, of another head."""
+    """That of a choice, of tokens that the draft lacks, of before a mask, of another head."""
     assert step(way, "rejection", wrapped=partial(Lying, lie)).error > WRONG
 
 
@@ -232,3 +243,17 @@ def test_a_q_of_tokens_that_the_draft_model_never_judged_is_seen(way, monkeypatc
 
     monkeypatch.setattr("specdec_cli.drafters.nested.judge", gullible)
     assert step(way, "rejection").error > WRONG
+
+
+def test_a_rule_that_believes_what_has_no_counterpart_is_seen(monkeypatch):
+    """Tokens that a draft model with another tokenizer did not draw, but had to add."""
+
+    def believing(draft, rows, sampler, rng):
+        verdict = accept.rejection(draft, rows, sampler, rng)
+        place = len(verdict.path)
+        if place < len(draft.tokens) and draft.q[place].probs.size == 1:
+            return replace(verdict, path=(*verdict.path, place))
+        return verdict
+
+    monkeypatch.setitem(rules.RULES, "rejection", believing)
+    assert step("model, translated", "rejection").error > WRONG
