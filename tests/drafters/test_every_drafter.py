@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, compared, credulous, error_of_answers, own_text, pair
-from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafter_of, run, tokens_of
+from fakes import FakeDraftModel, FakeTarget, Table, drafter_of, run, tokens_of
 from test_medusa_drafter import FakeHeads
 from test_translated import respelled, translation, words
 from test_wrapped_models import Movable, Unmovable, reduced
@@ -39,6 +39,7 @@ WAYS = {
     "model<ngram": {},
     "model<small": {},
     "ngram+model": {},
+    "ngram+model, going on": {},
     "ngram+lookahead": {"lookahead": (2, 3, 2)},
     "medusa": {"kind": FakeHeads},
     "medusa, a tree": {"kind": FakeHeads, "width": 3},
@@ -59,9 +60,19 @@ def made(way, draft, **options):
     return drafter_of(way.split(",")[0], draft, **{"small": small, **options, **WAYS[way]})
 
 
+class GoingOn(FixedLength):
+    """Ends a draft of the draft model with all that its guide knows to follow in a passage."""
+
+    extends, extended = True, 0
+
+    def extend(self, drafted, confidences):
+        GoingOn.extended += len(confidences)
+        return len(confidences)
+
+
 def length(way, k):
     """A draft length; lookahead drafts as much as it likes."""
-    return ANY if "lookahead" in way else FixedLength(k)
+    return ANY if "lookahead" in way else GoingOn(k + 1) if "going on" in way else FixedLength(k)
 
 
 # The very text of the target
@@ -73,8 +84,10 @@ def test_greedy_or_with_a_seed_the_text_is_the_targets_own(way, rule, sampling):
     def drafter(target, sampler):
         return made(way, target.mixed(Table(6, target.seed + 100), 0.3), sampler=sampler, draws=rule != "match")
 
+    GoingOn.extended = 0
     steps = own_text(drafter, 6, rule, sampling, PROMPT, partial(length, way), 40, orders=(1, 2))
     assert {step.source for step in steps} == set(way.split(",")[0].split("+")), "nothing shows unless all draft"
+    assert (GoingOn.extended > 3) == ("going on" in way), "nor unless a passage goes on"
 
 
 @EVERY
@@ -117,7 +130,9 @@ def step(way, rule, sampling=PLAIN, policy=None, **options):
     [("match", COMBINATIONS[5]), ("rejection", COMBINATIONS[4]), ("rejection", COMBINATIONS[5])],
 )
 def test_a_step_keeps_the_distribution(way, rule, sampling):
+    GoingOn.extended = 0
     result = step(way, rule, sampling)
+    assert bool(GoingOn.extended) == ("going on" in way)
     deep = 0.005 if "medusa" in way else 0.1  # a head does not know the tokens before its own
     assert result.error < EXACT and result.deep > deep
 
@@ -151,48 +166,6 @@ def test_a_length_that_is_learned_keeps_it(way, kind, costs):
 def test_a_length_that_is_learned_keeps_a_step_of_heads(way, rule):
     result = step(way, rule, policy=KnownLength(CostModel(Costs(FLAT.verify, FREE), 3)))
     assert result.error < EXACT and result.shapes
-
-
-class GoingOn(FixedLength):
-    """Ends a draft of the draft model with all that its guide knows to follow."""
-
-    extends, extended = True, 0
-
-    def extend(self, drafted, confidences):
-        self.extended += len(confidences)
-        return len(confidences)
-
-
-@pytest.mark.parametrize("rule", ["match", "rejection", "coupled"])
-def test_a_draft_that_goes_on_in_a_passage_keeps_it(rule):
-    target, draft = pair(11, n_vocab=4)
-    policies = []
-
-    def policy():
-        policies.append(GoingOn(4))
-        return policies[-1]
-
-    if rule == "coupled":
-        for sampling in (GREEDY, PLAIN):
-            steps = own_text(
-                lambda target, sampler: made("ngram+model", target.mixed(Table(6, 100), 0.3), sampler=sampler),
-                *(6, rule, sampling, PROMPT, lambda k: policy()),
-            )
-            assert {step.source for step in steps} == {"ngram", "model"}
-    else:
-        prompts = [(*PROMPT, token) for token in (0, 1, 3)]
-        result = compared(target, over("ngram+model", draft, rule), policy(), PLAIN, rule, prompts)
-        assert result.error < EXACT and result.deep > 0.1
-        assert error_of_answers(target, over("ngram+model", draft, rule), policy, PLAIN, rule, prompt=PROMPT) < EXACT
-    assert sum(policy.extended for policy in policies) > 3, "nothing shows unless a passage goes on"
-
-
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_a_rule_that_believes_a_passage_is_seen(rule, monkeypatch):
-    monkeypatch.setitem(rules.RULES, rule, credulous)
-    target, draft = pair(11, n_vocab=4)
-    drafter = over("ngram+model", draft, rule)
-    assert compared(target, drafter, GoingOn(4), PLAIN, rule, [(*PROMPT, 0)]).error > WRONG
 
 
 # Negative controls
