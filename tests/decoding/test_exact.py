@@ -6,6 +6,7 @@ Other drafters are tested in tests/drafters/test_every_drafter.py.
 import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from exactness import (
     tree_step,
     with_a_model,
 )
+from fakes import paths_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timed import FLAT, STEEP, Timed
@@ -272,79 +274,76 @@ def test_an_empty_residual_falls_back_to_p(p):
 class Liar(ModelDrafter):
     """Honest drafts, of which something is reported wrongly."""
 
+    def __init__(self, lie, *parts):
+        super().__init__(*parts)
+        self._lie = lie
+
     def propose(self, context, budget, policy):
         draft = super().propose(context, budget, policy)
         chain = tuple(range(-1, len(draft.tokens) - 1))
-        return self.lie(replace(draft, parents=draft.parents or chain)) if draft.tokens else draft
-
-    def elders(self, draft, node):
-        return [i for i in draft.children(draft.parents[node]) if i < node]
-
-    def only(self, draft, nodes):
-        """The draft of some of its nodes, in their order."""
-        place = {-1: -1} | {node: new for new, node in enumerate(nodes)}
-        tokens, q = (tuple(values[node] for node in nodes) for values in (draft.tokens, draft.q))
-        return Draft(tokens, q, "", tuple(place[draft.parents[node]] for node in nodes))
+        return self._lie(replace(draft, parents=draft.parents or chain)) if draft.tokens else draft
 
 
-class WrongQ(Liar):
-    """Reports a q that is off from what it drew from by a total variation of 0.05 or so."""
-
-    def lie(self, draft):
-        tilted = [q.probs * np.where(np.arange(q.probs.size) % 2, 1.25, 1.0) for q in draft.q]
-        found = zip(draft.q, tilted, strict=True)
-        return replace(draft, q=tuple(Categorical(q.ids, probs / probs.sum()) for q, probs in found))
+def elders(draft, node):
+    return [i for i in draft.children(draft.parents[node]) if i < node]
 
 
-class SameQForAll(Liar):
-    def lie(self, draft):
-        first = [(*self.elders(draft, node), node)[0] for node in range(len(draft.tokens))]
-        return replace(draft, q=tuple(draft.q[node] for node in first))
+def only(draft, nodes):
+    """The draft of some of its nodes, in their order."""
+    place = {-1: -1} | {node: new for new, node in enumerate(nodes)}
+    tokens, q = (tuple(values[node] for node in nodes) for values in (draft.tokens, draft.q))
+    return Draft(tokens, q, "", tuple(place[draft.parents[node]] for node in nodes))
 
 
-class NotNormalised(Liar):
-    def lie(self, draft):
-        found = []
-        for node, q in enumerate(draft.q):
-            elders = self.elders(draft, node)
-            left = 1.0 - sum(draft.q[elders[0]].prob(draft.tokens[elder]) for elder in elders) if elders else 1.0
-            found.append(Categorical(q.ids, q.probs * left))
-        return replace(draft, q=tuple(found))
+def wrong_q(draft):
+    """Off from what it drew from by a total variation of 0.05 or so."""
+    tilted = [q.probs * np.where(np.arange(q.probs.size) % 2, 1.25, 1.0) for q in draft.q]
+    found = zip(draft.q, tilted, strict=True)
+    return replace(draft, q=tuple(Categorical(q.ids, probs / probs.sum()) for q, probs in found))
 
 
-class DropsTheUnlikely(Liar):
+def same_q_for_all(draft):
+    first = [(*elders(draft, node), node)[0] for node in range(len(draft.tokens))]
+    return replace(draft, q=tuple(draft.q[node] for node in first))
+
+
+def not_normalised(draft):
+    found = []
+    for node, q in enumerate(draft.q):
+        before = elders(draft, node)
+        left = 1.0 - sum(draft.q[before[0]].prob(draft.tokens[elder]) for elder in before) if before else 1.0
+        found.append(Categorical(q.ids, q.probs * left))
+    return replace(draft, q=tuple(found))
+
+
+def drops_the_unlikely(draft):
     """Throws away what turned out to be improbable, with all that hangs on it and comes after it."""
-
-    def lie(self, draft):
-        kept = []
-        for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-            likely = draft.q[node].prob(token) > 0.5 or node == 0
-            if likely and parent in (-1, *kept) and all(elder in kept for elder in self.elders(draft, node)):
-                kept.append(node)
-        return self.only(draft, kept)
+    kept = []
+    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        likely = draft.q[node].prob(token) > 0.5 or node == 0
+        if likely and parent in (-1, *kept) and all(elder in kept for elder in elders(draft, node)):
+            kept.append(node)
+    return only(draft, kept)
 
 
-class YoungestFirst(Liar):
+def youngest_first(draft):
     """Siblings are offered in another order than they were drawn in."""
-
-    def lie(self, draft):
-        return self.only(draft, sorted(range(len(draft.tokens)), key=lambda node: (self._depth(draft, node), -node)))
-
-    def _depth(self, draft, node):
-        return 0 if node < 0 else 1 + self._depth(draft, draft.parents[node])
+    depths = [len(path) for path in paths_of(draft)]
+    return only(draft, sorted(range(len(draft.tokens)), key=lambda node: (depths[node], -node)))
 
 
-@pytest.mark.parametrize("wrong", [WrongQ, DropsTheUnlikely])
-def test_a_dishonest_drafter_is_seen(wrong):
-    assert tree_step(1, "rejection", FixedLength(2), drafter_class=wrong).error > WRONG
+@pytest.mark.parametrize("lie", [wrong_q, drops_the_unlikely])
+def test_a_dishonest_drafter_is_seen(lie):
+    liar = partial(Liar, lie)
+    assert tree_step(1, "rejection", FixedLength(2), drafter_class=liar).error > WRONG
     target, draft = pair(11, n_vocab=3)
-    drafter = with_a_model(draft, "rejection", drafter_class=wrong)
+    drafter = with_a_model(draft, "rejection", drafter_class=liar)
     assert error_of_answers(target, drafter, lambda: FixedLength(2), PLAIN, "rejection") > WRONG
 
 
-@pytest.mark.parametrize("liar", [SameQForAll, NotNormalised, DropsTheUnlikely, YoungestFirst])
-def test_a_drafter_that_lies_about_siblings_is_seen(liar):
-    assert tree_step(3, "rejection", Whims(4), share=0.7, drafter_class=liar).error > WRONG
+@pytest.mark.parametrize("lie", [same_q_for_all, not_normalised, drops_the_unlikely, youngest_first])
+def test_a_drafter_that_lies_about_siblings_is_seen(lie):
+    assert tree_step(3, "rejection", Whims(4), share=0.7, drafter_class=partial(Liar, lie)).error > WRONG
 
 
 @dataclass(frozen=True)
