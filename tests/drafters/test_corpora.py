@@ -51,11 +51,8 @@ def texts(*names):
     }
 
 
-def test_of_a_folder_what_is_text(code):
+def test_of_a_folder_what_is_text_and_what_is_named_even_if_hidden_or_large_or_with_a_byte_order_mark(code, tmp_path):
     assert texts(code) == {"a.py": "a = 1\n", "b.py": "b = 1\n", "c.txt": "ä = 1\n"}
-
-
-def test_a_file_that_is_named_may_be_hidden_or_large_or_have_a_byte_order_mark(code, tmp_path):
     (tmp_path / "bom.py").write_bytes(b"\xef\xbb\xbfx = 1")
     named = texts(code / ".hidden", code / "large.txt", tmp_path / "bom.py")
     assert list(named) == [".hidden", "large.txt", "bom.py"] and named["bom.py"] == "x = 1"
@@ -63,12 +60,17 @@ def test_a_file_that_is_named_may_be_hidden_or_large_or_have_a_byte_order_mark(c
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("image.png", "is not text"), ("latin.txt", "byte 0xe9 at 3"), ("dangling", "no file"), ("pipe", "regular")],
+    [
+        *(("image.png", "is not text"), ("latin.txt", "byte 0xe9 at 3"), ("dangling", "no file"), ("pipe", "regular")),
+        *(("empty", "is empty"), ("empty.txt", "is empty")),
+    ],
 )
 def test_what_is_named_must_be_text(code, name, says):
+    (code / "empty").mkdir()
+    (code / "empty.txt").touch()
     with pytest.raises(UsageError, match=says) as caught:
         texts(code / name)
-    assert caught.value.hint and caught.value.exit_code == 2
+    assert name in str(caught.value) and caught.value.hint and caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link to a folder"])
@@ -82,15 +84,6 @@ def test_what_may_not_be_read(code, monkeypatch, what):
     monkeypatch.setattr("pathlib.Path.open" if what == "file" else "os.scandir", refused)
     with pytest.raises(UsageError, match="Permission denied"):
         corpus.find([str(name)])
-
-
-def test_an_empty_corpus(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty.txt").touch()
-    for name in ("empty", "empty.txt"):
-        with pytest.raises(UsageError, match="is empty") as caught:
-            corpus.find([str(tmp_path / name)])
-        assert name in str(caught.value)
 
 
 def test_a_corpus_that_is_too_large(code, monkeypatch):

@@ -1,16 +1,21 @@
-"""The n-gram drafter: what it proposes, of its own text, of a corpus or behind a change, and how sure of it it is."""
+"""The n-gram drafter: what it proposes, of its own text, of a corpus or behind a change, and how sure of it it is.
+
+And lookahead: Jacobi iteration improves its window, and the n-grams of that and of the text are proposed.
+"""
 
 import random
 
+import numpy as np
 import pytest
-from fakes import ScriptedPolicy
+from fakes import ScriptedPolicy, Table, paths_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.decoding.types import NO_DRAFT, Draft
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor
+from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
 
@@ -200,3 +205,26 @@ def test_the_most_frequent_and_then_the_latest_sequel_wins():
     assert often.follower(often.match) == 3, "three times against one"
     late = automaton([1, 2, 3, 9, 1, 2, 4, 8, 1, 2, 4, 7, 1, 2])
     assert late.follower(late.match) == 4
+
+
+# Lookahead
+
+
+def test_ngrams_of_the_window_and_of_the_text_are_proposed_where_they_begin():
+    table, drafter, context = Table(9, 1), LookaheadDrafter(3, 3, 9, np.random.default_rng(0)), [3, 1, 4]
+
+    def proposed_after(*text):
+        return drafter.propose([*context, *text], 50, FixedLength(400, whole=True))
+
+    drafter.start(tuple(context))
+    draft = proposed_after()
+    paths = paths_of(draft)
+    rows = np.stack([table.row([*context, *path]) for path in [(), *paths]])
+    draft.row_observer(rows)
+    following = {path: int(row.argmax()) for path, row in zip(paths, rows[1:], strict=True)}
+    found = {(*(4, *path)[-2:], following[path]) for node, path in enumerate(paths) if node not in draft.parents}
+    drafter.observe(Step(1, (Token(8, "", "plain"),), draft.tokens, 0, (), draft.source, 0, 0, 0, 0))
+    deepest, improved = (max(each, key=len) for each in (paths, paths_of(proposed_after(8))))
+    assert improved[-2:] == (deepest[-1], following[deepest]), "the window has moved on by what the pass yielded"
+    for first, *rest in (*found, (3, 1, 4)):
+        assert tuple(rest) in paths_of(proposed_after(first))

@@ -3,10 +3,6 @@
 That it keeps the target's text and distribution is tested in test_every_drafter.py.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from exactness import PLAIN, Doubles
@@ -29,10 +25,10 @@ PROMPT = (0, 1, 3, 2)
 class Longest:
     """A tokenizer that takes the longest token that fits."""
 
-    def __init__(self, meanings: Sequence[bytes], bos: Sequence[int] = ()) -> None:
+    def __init__(self, meanings, bos=()):
         self._meanings, self._bos = meanings, list(bos)
 
-    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+    def tokenize(self, text, add_bos=True):
         data, tokens = text.encode(), self._bos[:] if add_bos else []
         while data:
             fitting = [token for token, meaning in enumerate(self._meanings) if data.startswith(meaning)]
@@ -44,22 +40,20 @@ class Longest:
 class Spaced(Longest):
     """One that puts a space before a text, as SentencePiece does."""
 
-    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+    def tokenize(self, text, add_bos=True):
         return super().tokenize(" " + text if text else "", add_bos)
 
 
-def shared(target: Sequence[bytes], draft: Sequence[bytes]) -> np.ndarray:
+def shared(target, draft):
     """For each of the draft's tokens, the target's with the same bytes, or -1."""
     return np.array([target.index(meaning) if meaning in target else -1 for meaning in draft])
 
 
-def translation(
-    target: Sequence[bytes] = TARGET, draft: Sequence[bytes] = DRAFT, kind: type[Longest] = Longest
-) -> Translation:
+def translation(target=TARGET, draft=DRAFT, kind=Longest):
     return Translation(Writer(Longest(target), target), Writer(kind(draft, [0]), draft), shared(target, draft))
 
 
-def words(n_vocab: int) -> tuple[list[bytes], list[bytes]]:
+def words(n_vocab):
     """The tokens of a target that has so many, and those of a draft model that can write the same texts."""
     more = (b"d", b"e", b"f")
     target = [*TARGET, *more][:n_vocab]
@@ -67,7 +61,7 @@ def words(n_vocab: int) -> tuple[list[bytes], list[bytes]]:
     return target, [meaning for meaning in (*DRAFT, *more) if known >= {*meaning}]
 
 
-def respelled(table: Table) -> FakeDraftModel:
+def respelled(table):
     """A draft model that resembles a target, in its own words."""
     return FakeDraftModel(Part(table, shared(*words(table.n_vocab))))
 
@@ -79,11 +73,11 @@ def translated(table, sampler):
 class Says(Table):
     """Prefers one token by so much after a context that ends in the given ones, and another elsewhere."""
 
-    def __init__(self, n_vocab: int, always: int, after: dict[int, int] | None = None, by: float = 20.0) -> None:
+    def __init__(self, n_vocab, always, after=None, by=20.0):
         super().__init__(n_vocab, 0)
         self._always, self._after, self._by = always, after or {}, by
 
-    def row(self, context: Sequence[int]) -> np.ndarray:
+    def row(self, context):
         row = np.zeros(self.n_vocab, np.float32)
         row[self._after.get(context[-1], self._always)] = self._by
         return row

@@ -4,10 +4,6 @@ target's tokens, which reads them all and says its own.
 That both keep the target's text and distribution is tested in test_every_drafter.py.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from exactness import PLAIN, V
@@ -30,15 +26,15 @@ class Movable(FakeDraftModel):
     shifts = True
 
     @property
-    def tokens(self) -> list[int]:
+    def tokens(self):
         return self._cache
 
-    def forget(self, first: int, count: int) -> None:
+    def forget(self, first, count):
         assert self.shifts and not self._tree
         assert 0 < count <= len(self._cache) - first
         del self._cache[first : first + count]
 
-    def begin(self, text: Sequence[int]) -> int:
+    def begin(self, text):
         kept = 0
         while kept < min(len(self._cache), len(text) - 1) and self._cache[kept] == text[kept]:
             kept += 1
@@ -53,7 +49,7 @@ class Unmovable(Movable):
 KINDS = pytest.mark.parametrize("kind", [Movable, Unmovable])
 
 
-def drafter_over(model: FakeDraftModel, width: int = 1) -> ModelDrafter:
+def drafter_over(model, width=1):
     memory, sampler = ShortMemory(model), StandardSampler(GREEDY)
     return ModelDrafter(memory, model.n_vocab, sampler, True, np.random.default_rng(1), width)
 
@@ -121,7 +117,7 @@ class Part:
         return self._whole.row([int(self._ids[token]) for token in context])[self._ids]
 
 
-def reduced(whole) -> ReducedDraft:
+def reduced(whole):
     """It has the last token and the even ones, and reads an odd one as the one before."""
     ids = np.array([whole.n_vocab - 1, *range(0, whole.n_vocab - 1, 2)])
     places = {token: place for place, token in enumerate(ids.tolist())}
