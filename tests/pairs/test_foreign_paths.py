@@ -1,11 +1,7 @@
 """Links, pipes and other things in the cache: nothing outside of it is written or removed, and damage is repaired."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import hub_pairs
 import pytest
@@ -13,27 +9,26 @@ from driver import TARGET, call, complaint
 from hub_pairs import BIG_FILE, NAME, PAIR, SIZES, files, pull_here, pulled_here, weights
 
 from specdec_cli.pairs.hub import cache
-from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 
 
 @pytest.fixture
-def planned(inside) -> tuple[RemoteModel, RemoteFile]:
+def planned(inside):
     return hub_pairs.planned()
 
 
 @pytest.fixture
-def outside(tmp_path) -> Path:
+def outside(tmp_path):
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "file").write_text("not yours")
     return folder
 
 
-def state(folder: Path) -> dict[str, bytes]:
+def state(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
-PATHS: dict[str, Callable[[RemoteModel, RemoteFile], Path]] = {
+PATHS = {
     "repository": lambda model, _: cache.folder_of(model.repo),
     "blobs": lambda model, file: cache.blob_of(model, file).parent,
     "snapshots": lambda model, file: cache.path_of(model, file).parents[1],
@@ -68,14 +63,14 @@ def test_a_linked_folder_is_left_alone(planned, outside, command, which):
     assert state(outside) == before
 
 
-FILES: dict[str, Callable[[RemoteModel, RemoteFile], Path]] = {
+FILES = {
     "partial": cache.partial_of,
     "blob": cache.blob_of,
     "lock": cache.lock_of,
     "ref": lambda model, _: cache.ref_of(model.repo),
     "pointer": cache.path_of,
 }
-KINDS: dict[str, Callable[[Path, Path], None]] = {
+KINDS = {
     "link": lambda path, victim: path.symlink_to(victim),
     "new": lambda path, victim: path.symlink_to(victim.with_name("nothing")),
     "hard link": lambda path, victim: path.hardlink_to(victim),

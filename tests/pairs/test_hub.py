@@ -2,11 +2,8 @@
 kept, what is told, and what it may cost in bytes, time, files and waits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +46,7 @@ def hub():
 
 
 @pytest.fixture(autouse=True)
-def naps(inside) -> list[float]:
+def naps(inside):
     return inside
 
 
@@ -82,7 +79,7 @@ def test_the_hub_says_when_to_come_back(hub, naps, caplog):
     ],
 )
 def test_what_fails_twice(hub, naps, step, part, status):
-    def judge(line: str) -> bool:
+    def judge(line):
         asked = of_header(hub.log[-1]) == (part == HEADER) and line.endswith(BIG_FILE)
         return line.startswith(f"GET {step}") and (asked or not part)
 
@@ -259,32 +256,32 @@ def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_p
 
 
 @pytest.fixture
-def impatient(monkeypatch) -> None:
+def impatient(monkeypatch):
     for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
         monkeypatch.setattr(constants, name, 0.5)
     monkeypatch.setattr(requests, "_TIMEOUTS_BEFORE_BODY", 0.4)
 
 
-def size(folder: Path) -> int:
+def size(folder):
     return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
-def slow_head(answer: tricks.Answer, _: object) -> None:
+def slow_head(answer, _):
     answer.head_pause = 0.05
 
 
-def no_redirect(answer: tricks.Answer, rng: random.Random) -> None:
+def no_redirect(answer, rng):
     """A status that promises an address, none, and a body that nobody waits for."""
     slow_body(answer, rng)
     answer.status = 300
 
 
-def slow_body(answer: tricks.Answer, rng: random.Random) -> None:
+def slow_body(answer, rng):
     tricks.drip(answer, rng)
     answer.pause = 0.01
 
 
-def crowd(answer: tricks.Answer, _: object) -> None:
+def crowd(answer, _):
     answer.body = [b'{"sha": "%s", "siblings": [%s{"rfilename": "b"}]}' % (b"0" * 40, b'{"rfilename": "a"},' * 50_000)]
     answer.set("Content-Length")
 
