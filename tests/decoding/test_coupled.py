@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from exactness import COMBINATIONS, PLAIN, PROMPT, V, credulous, exact, p_value
-from fakes import GREEDY, FakeTarget, Table, drafter_of, drafts_of, run, tokens_of
+from fakes import GREEDY, FakeTarget, ScriptedPolicy, Table, drafter_of, drafts_of, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import chdtrc
@@ -19,7 +19,6 @@ from specdec_cli.decoding import rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.types import Draft
-from specdec_cli.draft_length.fixed import FixedLength
 
 TARGET = Table(V, 11)
 
@@ -143,18 +142,9 @@ def test_siblings_are_the_next_largest_of_the_same_noise():
 
 def test_a_model_that_reads_on_learns_whether_its_draw_would_have_stood():
     """In observe_counterfactual, too, the draft draws with the noise of the place it looks back at."""
-    told = []
-
-    class Watching(FixedLength):
-        def limit(self, room):
-            return 0 if len(told) == 0 and room > 12 else super().limit(room)
-
-        def observe_counterfactual(self, confidence, outcome):
-            told.append(outcome)
-
-    events = answer(3, 0.0, length=24, policy=Watching(2))
-    assert told and set(told) == {1.0}, "a draft that is the target would always have been right"
-    assert drafts_of(events)
+    policy = ScriptedPolicy([0] * 10 + [2] * 9)
+    assert drafts_of(answer(3, 0.0, length=24, policy=policy))
+    assert {outcome for _, outcome in policy.missed} == {1.0}, "a draft that is the target would always have been right"
 
 
 def test_the_verdict_tells_both_probabilities():

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import timed
-from fakes import Counting, FakeTarget, Recurring, run, tokens_of
+from fakes import Counting, FakeTarget, Recurring, ScriptedDrafter, run, tokens_of
 from timed import FREE, Timed
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -34,22 +34,14 @@ def step(drafted=0, accepted=0, verify_s=0.0, index=1, tokens=(), **fields):
     return Step(index, tokens, (0,) * drafted, accepted, (), "", verify_s=verify_s, **told)
 
 
-class Wrong:
+class Wrong(ScriptedDrafter):
     """Proposes what never comes, and is sure of it."""
-
-    name = "wrong"
-
-    def start(self, prompt):
-        return 0
 
     def propose(self, context, budget, policy):
         return self.draft(policy.choose([0.98] * budget))
 
     def draft(self, count, first=0):
         return Draft((first, *[0] * (count - 1)), None, self.name) if count else Draft()
-
-    def observe(self, step):
-        pass
 
 
 def test_how_much_is_sent():
@@ -78,7 +70,7 @@ def test_it_leaves_to_another_drafter_what_that_promises_to_do_better():
 @pytest.mark.parametrize("costs", [FLAT, JAGGED, STEEP])
 def test_a_drafter_that_is_always_wrong_costs_little(costs):
     policy = Timed(costs, policy=known(costs))
-    events = run(FakeTarget(Counting()), (1,), Wrong(), policy=policy, max_tokens=600)
+    events = run(FakeTarget(Counting()), (1,), Wrong([]), policy=policy, max_tokens=600)
     assert tokens_of(events) == list(range(2, 602))
     assert policy.speedup > 0.97
 
@@ -184,7 +176,7 @@ def test_passes_that_cost_more_than_was_believed_are_given_up_soon():
             return self.draft(policy.choose([0.8] * min(budget, 2)) if last % 6 == 0 else 0, last + 1)
 
     policy = Timed(true, policy=known(believed))
-    run(FakeTarget(Counting()), (1,), Half(), policy=policy, max_tokens=400)
+    run(FakeTarget(Counting()), (1,), Half([]), policy=policy, max_tokens=400)
     assert policy.speedup > 0.97
 
 
@@ -246,7 +238,7 @@ class Surprising(Counting):
 
 @pytest.mark.parametrize(("costs", "tokens"), [(GPU, 64), (GPU, 600), (LAPTOP, 64), (LAPTOP, 600), (SLOW, 64)])
 def test_where_it_does_not_pay_little_is_lost(costs, tokens):
-    policy = written(costs, Surprising(), Useless(), tokens)
+    policy = written(costs, Surprising(), Useless([]), tokens)
     lost = (policy.seconds - policy.alone) / costs.verify(1)
     assert lost < 5 + 0.04 * tokens, "in steps of the target alone"
 
@@ -264,7 +256,7 @@ def test_where_it_pays_it_goes_on(costs, least):
 
 
 def test_it_rests_and_comes_back():
-    policy = written(LAPTOP, Surprising(), Useless(), 900)
+    policy = written(LAPTOP, Surprising(), Useless([]), 900)
     tried = [place for place, drafted in enumerate(policy.drafted) if drafted]
     rests = [later - earlier for earlier, later in pairwise(tried) if later - earlier > 1]
     assert rests[0] > 30 and len(rests) >= 3
@@ -272,7 +264,7 @@ def test_it_rests_and_comes_back():
 
 
 def test_a_rest_goes_on_in_the_next_answer():
-    policy = written(LAPTOP, Surprising(), Useless(), 40)
+    policy = written(LAPTOP, Surprising(), Useless([]), 40)
     assert policy.limit(100) == 0 and policy.why is LengthReason.RESTING
     policy.begin(5)
     assert policy.limit(100) == 0

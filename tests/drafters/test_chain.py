@@ -4,12 +4,9 @@ from fakes import Counting, FakeTarget, ScriptedDrafter, Table, drafter_of, draf
 from timed import FLAT, auto
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Draft, LengthReason, Step
-from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.decoding.types import Draft, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.chain_length import ChainLength
-from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
@@ -92,14 +89,10 @@ def test_each_policy_learns_from_its_own_drafter():
     assert Metrics.of(events).acceptance_rate > 0.9
 
 
-class Resting(KnownLength):
+class Resting(LengthPolicy):
     """Wants no draft, and counts what it is told."""
 
-    why = LengthReason.NOT_WORTH_IT
-
-    def __init__(self):
-        super().__init__(CostModel(FLAT, LONGEST))
-        self.observed = self.others = 0
+    why, observed, others = LengthReason.NOT_WORTH_IT, 0, 0
 
     def limit(self, room):
         return 0
@@ -111,13 +104,10 @@ class Resting(KnownLength):
         self.others += steps
 
 
-def test_where_nobody_has_anything_to_decide_nobody_is_asked():
-    class Untouched(Scripted):
-        def propose(self, context, budget, policy):
-            raise AssertionError("asked")
-
+def test_where_nobody_has_anything_to_decide_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(Scripted, "propose", None)
     parts = {name: Resting() for name in "ab"}
-    events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=27)
+    events = counted(*(Scripted(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=27)
     assert tokens_of(events) == list(range(1, 28)) and events[-1].notes == ()
     assert {step.why for step in steps_of(events)[1:]} == {LengthReason.NOT_WORTH_IT}
     # Of the 25 steps between the first and the last, every eighth; the others are told of in passing.

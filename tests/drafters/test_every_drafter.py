@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, TEXTS, WRONG, compared, credulous, error_of_answers, own_text, pair
 from fakes import FakeDraftModel, FakeTarget, Table, drafter_of, run, tokens_of
-from test_medusa_drafter import FakeHeads
+from test_draft_models import FakeHeads, Movable, Unmovable, reduced
 from test_translated import respelled, translation, words
-from test_wrapped_models import Movable, Unmovable, reduced
 from timed import FLAT, FREE, STEEP, Timed
 
 from specdec_cli.decoding import accept, rules

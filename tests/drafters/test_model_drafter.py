@@ -22,6 +22,7 @@ from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
@@ -98,13 +99,6 @@ def test_no_token_where_the_draft_is_less_sure_than_min_p(draws, width):
 # Which tokens of a tree it takes, and what comes of it
 
 
-class Believing(FixedLength):
-    """Takes the draft's confidence for what it is."""
-
-    def rate(self, rank, confidence):
-        return confidence
-
-
 def chance(table, path):
     """The probability that the draft's own table gives a path."""
     rows = [table.row([*PROMPT, *path[:i]]).astype(float) for i in range(len(path))]
@@ -118,7 +112,7 @@ def test_the_most_probable_tokens_that_fit_are_taken_one_by_one(seed, width, k):
     every branch, these are the k most probable of all paths, which hang together by themselves.
     """
     table = Table(6, seed, order=3, scale=1.0)
-    draft, taken = proposed(drafter_over(FakeDraftModel(table), width), Believing(k), k), []
+    draft, taken = proposed(drafter_over(FakeDraftModel(table), width), LengthPolicy(), k), []
     for _ in range(k):
         free = {(*path, token) for path in [(), *taken] for token in range(6)} - set(taken)
         fitting = [path for path in free if len({*taken, path} - {p[:-1] for p in [*taken, path]}) <= width]
@@ -156,12 +150,9 @@ def test_auto_branches_out_where_verification_is_flat_alone(costs, least, most):
 
 
 def test_a_policy_that_wants_no_more_passes_gets_siblings():
-    class NoLook(Believing):
-        def should_read(self, drafted, path_probability=None):
-            return False
-
-    drafter = drafter_over(FakeDraftModel(Table(8, 1, scale=0.5)), 4)
-    assert proposed(drafter, NoLook(6), 6).parents == (-1,) * 4
+    policy, drafter = LengthPolicy(), drafter_over(FakeDraftModel(Table(8, 1, scale=0.5)), 4)
+    policy.should_read = lambda *_: False
+    assert proposed(drafter, policy, 6).parents == (-1,) * 4
 
 
 # Troubles

@@ -7,11 +7,11 @@ import random
 
 import numpy as np
 import pytest
-from fakes import ScriptedPolicy, Table, paths_of
+from fakes import Table, paths_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Token
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor
@@ -28,23 +28,12 @@ def proposed(context, budget=8, prompt=(), texts=(), prediction=()):
     return drafter.propose(context, budget, FIXED)
 
 
-class Asked(ScriptedPolicy):
-    """Notes how sure it is told that a drafter is, and wants one token."""
-
-    def __init__(self):
-        super().__init__([1])
-        self.sure = []
-
-    def should_draft(self, drafted, confidence, candidate=None):
-        self.sure.append(confidence)
-        return True
-
-
 def sure_of(context, drafter=None):
     """How sure the drafter is of what follows a context."""
-    policy = Asked()
+    policy, sure = LengthPolicy(), []
+    policy.should_draft = lambda drafted, confidence, *_: sure.append(confidence) or True
     (drafter or NgramDrafter()).propose(context, 1, policy)
-    return policy.sure[0]
+    return sure[0]
 
 
 # Its own text

@@ -8,10 +8,10 @@ import pytest
 from exactness import PLAIN, Doubles
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
 from test_constraint import Rules
-from test_wrapped_models import Movable, Part
+from test_draft_models import Movable, Part
 
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Step
+from specdec_cli.decoding.types import LengthPolicy, Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.drafters.translated import TranslatedDrafter
@@ -95,18 +95,13 @@ def test_a_draft_model_that_is_right_is_accepted_whole():
 
 def test_a_token_that_is_not_said_whole_ends_the_draft():
     """What came after it would follow text that the draft does not have."""
-
-    class Once(FixedLength):
-        """Wants every token but the second."""
-
-        def should_draft(self, drafted, confidence, candidate=None):
-            return drafted != 1
-
+    policy = LengthPolicy()
+    policy.should_draft = lambda drafted, *_: drafted != 1  # every token but the second
     drafter = translated(Says(len(DRAFT), 5), StandardSampler(GREEDY))
     drafter.start(PROMPT)
     assert drafter.propose(PROMPT, 6, FixedLength(6)).tokens == (2, 3, 2, 3, 2, 3)
     drafter.observe(Step(1, (), (2,), 0, (), "model", 0, 0, 0, 0))
-    assert drafter.propose(PROMPT, 6, Once(6)).tokens == (2,)
+    assert drafter.propose(PROMPT, 6, policy).tokens == (2,)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN])

@@ -1,7 +1,7 @@
-"""Draft models behind others: one that holds the first tokens of a long text and the latest, and one with a part of the
-target's tokens, which reads them all and says its own.
+"""Draft models of other kinds: one that holds the first tokens of a long text and the latest; one with a part of the
+target's tokens, which reads them all and says its own; and Medusa heads.
 
-That both keep the target's text and distribution is tested in test_every_drafter.py.
+That all keep the target's text and distribution is tested in test_every_drafter.py.
 """
 
 import numpy as np
@@ -12,8 +12,10 @@ from test_constraint import Rules
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.head_drafters import MedusaDrafter
 from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import FIRST, ShortMemory
 
@@ -145,3 +147,54 @@ def test_what_is_left_of_the_news_is_the_targets_own():
     assert 0 < len(left) < 16 and left == news[-len(left) :]
     assert model.decode(left)[0].argmax() == 2, "its third token follows its second, as which 40 is read"
     assert model.length == 41 and held.tokens[-len(left) :] == [token % 3 for token in left]
+
+
+# Medusa heads
+
+
+class FakeHeads(FakeDraftModel):
+    """Rows that depend on the text before the draft, and on the place in it."""
+
+    def __init__(self, table, longest=3):
+        super().__init__(table)
+        self.longest = longest
+        self._base, self._depths = None, []
+
+    def _row(self, depth):
+        assert depth < self.longest, "there is no such head"
+        return self._table.row((*self._base, depth))[None]
+
+    def decode(self, tokens, all_rows=False, unread=0):
+        super().decode(tokens)
+        if self._base is None or len(self._cache) < len(self._base):
+            self._base = tuple(self._cache)
+        return self._row(len(self._cache) - len(self._base)) if self._drafts else self._row(0)
+
+    def make_room(self, news, more):
+        self._base, self._drafts = None, False
+        self._depths.clear()
+        return super().make_room(news, more)
+
+    def begin_draft(self):
+        self._base, self._drafts = tuple(self._cache), True
+
+    def grow(self, tokens, parents):
+        super().grow(tokens, parents)
+        for parent in parents:
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+        return np.concatenate([self._row(depth) for depth in self._depths[-len(tokens) :]])
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_policy_sees_how_sure_all_heads_are_before_a_token_is_drawn(draws):
+    policy, seen = LengthPolicy(), []
+    policy.choose = lambda confidences: seen.extend(confidences) or 2
+    sampler, model = StandardSampler(PLAIN if draws else GREEDY), FakeHeads(Table(4, 5), 5)
+    sampler.watch([1, 2])
+    drafter = MedusaDrafter(model, 4, sampler, draws, np.random.default_rng(1), 1)
+    drafter.start([1, 2])
+    draft = drafter.propose([1, 2], 4, policy)
+    rows = np.concatenate([model._table.row((1, 2, depth))[None] for depth in range(4)])
+    wanted = np.exp(rows).max(1) / np.exp(rows).sum(1)
+    assert np.allclose(seen, wanted, atol=1e-6) and len(draft.tokens) == 2
+    assert draws or list(draft.tokens) == rows.argmax(1)[:2].tolist()
