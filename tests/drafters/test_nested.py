@@ -81,18 +81,12 @@ def test_what_is_no_drafter(says, names):
 # The caches of its models
 
 
-class Hesitant(FixedLength):
+def hesitant(seed):
     """Often does not want another pass of the draft model, as `auto` does not; each time it was asked it goes on."""
-
-    def __init__(self, tokens, seed):
-        super().__init__(tokens)
-        self.rng = np.random.default_rng(seed)
-
-    def should_read(self, drafted, path_probability=None):
-        return self.rng.random() < 0.6
-
-    def should_draft(self, drafted, confidence, candidate=None):
-        return self.rng.random() < 0.9
+    policy, rng = FixedLength(7), np.random.default_rng(seed)
+    policy.should_read = lambda *_: rng.random() < 0.6
+    policy.should_draft = lambda *_: rng.random() < 0.9
+    return policy
 
 
 class Recurrent(FakeDraftModel):
@@ -137,7 +131,7 @@ def test_the_caches_hold_the_text_and_nothing_else(name, kind, sampling, chained
         sampler = StandardSampler(sampling)
         watched = Watched(drafter_of(name, medium, sampler, small=small, kind=kind))
         drafter = ChainDrafter([NgramDrafter(), watched]) if chained else watched
-        options = {"policy": Hesitant(7, seed), "sampler": sampler, "seed": seed}
+        options = {"policy": hesitant(seed), "sampler": sampler, "seed": seed}
         events = run(FakeTarget(target), (1, 2), drafter, max_tokens=80, **options)
         assert events[-1].notes == ()
         looked += watched.looked
