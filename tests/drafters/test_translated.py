@@ -169,7 +169,7 @@ def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():
             return super().tokenize(text.replace("b", "a"), add_bos)
 
     meanings = [*DRAFT, b"\n"]
-    model, words = FakeDraftModel(Table(len(meanings), 3)), translation(TARGET, meanings, Lowering)
-    drafter = TranslatedDrafter(model, words, StandardSampler(GREEDY), True, np.random.default_rng(1))
+    model, lowered = FakeDraftModel(Table(len(meanings), 3)), translation(TARGET, meanings, Lowering)
+    drafter = TranslatedDrafter(model, lowered, StandardSampler(GREEDY), True, np.random.default_rng(1))
     events = run(FakeTarget(Table(len(TARGET), 5)), PROMPT, drafter, max_tokens=9)
     assert len(tokens_of(events)) == 9 and "cannot encode" in events[-1].notes[0]

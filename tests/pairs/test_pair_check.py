@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.tokenizer_comparison import Comparison
-from specdec_cli.pairs.pair_check import FreeMemory, PairCheck, compare_sources
+from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
 from specdec_cli.pairs.sources import ModelSource
 
 GB = 1000**3
@@ -20,26 +20,26 @@ FREE = FreeMemory(0, 64 * GB)
 FITS = Comparison("identical", 1, 0, ())
 
 
-def model(params=1000, name="m.gguf", experts=0, drop=(), **settings) -> Header:
+def model(params=1000, name="m.gguf", experts=0, **settings):
     """A header of so many parameters, `experts` of them in experts."""
     known = {"block_count": 2, "context_length": 8192, "attention.head_count": 4, "embedding_length": 64, **settings}
     tensors = [Tensor("blk.0.ffn_up.weight", (params - experts,), "Q8_0", 0, params)]
     if experts:
         tensors.append(Tensor("blk.0.ffn_up_exps.weight", (experts,), "Q8_0", params, experts))
     metadata = {"general.architecture": "llama", "general.file_type": 7}
-    metadata |= {f"llama.{key}": value for key, value in known.items() if key not in drop}
+    metadata |= {f"llama.{key}": value for key, value in known.items()}
     return Header(name, 3, metadata, tuple(tensors), 0, params * 10)
 
 
-def source(header: Header) -> ModelSource:
+def source(header):
     return ModelSource(header.name, header, None, None)
 
 
-def compare(target: Header, draft: Header, n_ctx: int = 4096, free: FreeMemory = FREE) -> PairCheck:
+def compare(target, draft, n_ctx=4096, free=FREE):
     return compare_sources(source(target), source(draft), FITS, n_ctx, free)
 
 
-def advice(target, draft, free=FREE) -> str:
+def advice(target, draft, free=FREE):
     return "\n".join(compare(target, draft, free=free).advice)
 
 
