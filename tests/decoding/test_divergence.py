@@ -28,16 +28,14 @@ class Rounding(FakeTarget):
 class Faulty(FakeTarget):
     """A target whose cache keeps the first rejected token of a draft somewhere."""
 
-    pending = ()
-    _drafted = NO_DRAFT
+    pending, _draft = (), NO_DRAFT
 
     def verify(self, pending, draft):
-        self._drafted = draft
         return super().verify(*self.pending or (pending,), draft)
 
     def commit(self, verdict, unread=()):
         super().commit(verdict, unread)
-        rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
+        rejected = [token for i, token in enumerate(self._draft.tokens) if i not in verdict.path]
         self.keep(rejected[:1], bool(verdict.path))
 
 

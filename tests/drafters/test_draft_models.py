@@ -64,20 +64,15 @@ def test_drafts_go_on_and_come_from_the_first_and_the_latest_tokens(kind, width,
     events = run(FakeTarget(Counting()), text, drafter_over(model, width), k=4, max_tokens=400)
     assert tokens_of(events) == list(range(prompt, prompt + 400)) and events[-1].notes == ()
     assert sum(step.accepted for step in drafts_of(events)) > 0.7 * 400
+    if width == 1:  # what stays is moved; where that cannot be, it is read again, each time half of the cache
+        assert len(model.read) < (1.1 if kind is Movable else 2.5) * (prompt + 400)
+        assert kind is Unmovable or min(map(len, model.read[N_CTX:])) > N_CTX / 2
     whole = list(range(prompt + 400))
     for read in model.read:
         assert len(read) <= N_CTX
         first, latest = read[:FIRST], read[FIRST:]
         assert list(first) == whole[: len(first)]
         assert list(latest) == list(range(latest[0], latest[0] + len(latest))) if latest else True
-
-
-@KINDS
-def test_what_is_read_stays_bounded(kind):
-    """What stays is moved; where that cannot be, it is read again, each time half of the cache."""
-    model = kind(Counting(), n_ctx=N_CTX, max_rows=8)
-    run(FakeTarget(Counting()), (0, 1), drafter_over(model), k=4, max_tokens=1000)
-    assert len(model.read) < (1.1 if kind is Movable else 2.5) * 1000
 
 
 @KINDS
