@@ -187,15 +187,9 @@ def resembling(policy, share=0.3, seed=1, max_tokens=60, target=TARGET):
 
 def test_never_looks_at_the_target_of_the_same_step():
     """Two targets that agree until a step differ in what they say of its draft; the drafts are the same."""
-    turn, other = 30, Table(40, 9, order=1)
-
-    class Turning(Table):
-        """The common target up to a length of context, another one from there on."""
-
-        def row(self, context):
-            return (TARGET if len(context) < turn else other).row(context)
-
-    plain, turned = (steps_of(resembling(Timed(greedy=False), target=target)[0]) for target in (TARGET, Turning(40, 0)))
+    turn, other, turning = 30, Table(40, 9, order=1), Table(40, 0)
+    turning.row = lambda context: (TARGET if len(context) < turn else other).row(context)
+    plain, turned = (steps_of(resembling(Timed(greedy=False), target=target)[0]) for target in (TARGET, turning))
     length, compared = 2, 0
     for one, two in zip(plain, turned, strict=False):
         assert one.drafted == two.drafted

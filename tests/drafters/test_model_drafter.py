@@ -34,9 +34,9 @@ def drafter_over(model, width=1, sampling=GREEDY, draws=True, n_vocab=10**6):
     return ModelDrafter(model, n_vocab, StandardSampler(sampling), draws, np.random.default_rng(0), width)
 
 
-def resembling(share=0.3, seed=0, kind=FakeDraftModel):
+def resembling(share=0.3, seed=0):
     target = Table(30, seed)
-    return target, kind(target.mixed(Table(30, seed + 1), share))
+    return target, FakeDraftModel(target.mixed(Table(30, seed + 1), share))
 
 
 def proposed(drafter, policy, k):
@@ -166,29 +166,24 @@ def test_a_token_that_the_draft_lacks_costs_it_alone():
 
 @WIDTHS
 def test_padding_of_the_draft_is_never_proposed(width):
-    class Padded(Counting):
-        def row(self, context):
-            row = super().row(context)
-            row[60:] = 99
-            return row
-
-    drafter = drafter_over(FakeDraftModel(Padded(n_vocab=64)), width, n_vocab=60)
+    padded, row = Counting(64), Counting(64).row
+    padded.row = lambda context: np.where(np.arange(64) < 60, row(context), 99)
+    drafter = drafter_over(FakeDraftModel(padded), width, n_vocab=60)
     events = run(FakeTarget(Counting(n_vocab=60)), drafter=drafter, k=3, max_tokens=20)
     assert events[-1].notes == () and Metrics.of(events).accepted > 10
     assert all(token < 60 for step in drafts_of(events) for token in step.drafted)
 
 
 def test_a_model_that_fails_in_the_middle_of_a_tree_serves_the_next_run():
-    class Fails(FakeDraftModel):
-        left = 3
+    target, model = resembling()
+    grow, calls = model.grow, itertools.count(1)
 
-        def grow(self, tokens, parents):
-            self.left -= 1
-            if self.left == 0:
-                raise OSError("the device is gone")
-            return super().grow(tokens, parents)
+    def fail_the_third_time(*given):
+        if next(calls) == 3:
+            raise OSError("the device is gone")
+        return grow(*given)
 
-    target, model = resembling(kind=Fails)
+    model.grow = fail_the_third_time
     drafter = drafter_over(model, 3)
     first, second = (run(FakeTarget(target), (1, 2), drafter, 6, 40) for _ in range(2))
     assert "the device is gone" in first[-1].notes[0]
