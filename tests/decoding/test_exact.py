@@ -336,7 +336,7 @@ def test_a_dishonest_drafter_is_seen(lie):
 
 @pytest.mark.parametrize("lie", [same_q_for_all, not_normalised, drops_the_unlikely, youngest_first])
 def test_a_drafter_that_lies_about_siblings_is_seen(lie):
-    assert tree_step(3, "rejection", Whims(4), share=0.7, drafter_class=partial(Liar, lie)).error > WRONG
+    assert tree_step(3, "rejection", Whims(3), share=0.7, drafter_class=partial(Liar, lie)).error > WRONG
 
 
 @dataclass(frozen=True)
@@ -355,7 +355,7 @@ def test_siblings_drawn_with_replacement_are_seen(monkeypatch):
         return Replaced(left.ids, left.probs, getattr(q, "drawn_from", q))
 
     monkeypatch.setattr(tree, "without", with_replacement)
-    assert tree_step(3, "rejection", Whims(4), share=0.7).error > WRONG
+    assert tree_step(3, "rejection", Whims(3), share=0.7).error > WRONG
 
 
 # Rules
@@ -405,7 +405,7 @@ def careless(draft, logits, sampler, rng):
 )
 def test_a_wrong_rule_is_seen(monkeypatch, rule, wrong, width):
     monkeypatch.setitem(rules.RULES, rule, wrong)
-    assert tree_step(width, rule, Whims(4 if width > 1 else 2), share=0.7).error > WRONG
+    assert tree_step(width, rule, Whims(3 if width > 1 else 2), share=0.7).error > WRONG
     if wrong is careless:
         assert tree_step(1, rule, FixedLength(3), share=0.7).error < EXACT, "without siblings it is right"
 
