@@ -1,7 +1,10 @@
-"""Whatever goes wrong: one line that says what, one that says what to do, the right exit code."""
+"""Whatever goes wrong: one line that says what, one that says what to do, the right exit code. And small slips of the
+command line, each told instead of passed over.
+"""
 
 import json
 import os
+import re
 import resource
 from functools import partial
 from pathlib import Path
@@ -16,33 +19,45 @@ from specdec_cli import IncompatiblePair, SpeculativeConfig
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import host, library
 
-# --- models ------------------------------------------------------------------------------------------------------
+BRIEF = ("-n", 2, "-k", 3)
 
-WHOLE = DRAFT.read_bytes()
-BAD_FILES = {"not a GGUF": b"PK\x03\x04" + bytes(1000), "damaged": WHOLE[:5000], "cut short": WHOLE[:-1000]}
+# --- models ------------------------------------------------------------------------------------------------------
 
 
 def test_a_bad_model_file(tmp_path):
-    for says, content in BAD_FILES.items():
-        (tmp_path / "bad.gguf").write_bytes(content)
-        assert_refused(run(PROMPT, "-m", tmp_path / "bad.gguf", "-md", DRAFT), 1, says, "bad.gguf")
-    assert_refused(run(PROMPT, "-p", "demo", "-md", tmp_path / "bad.gguf"), 1, "cut short", "bad.gguf")
+    whole, bad = DRAFT.read_bytes(), tmp_path / "bad.gguf"
+    for says, content in (
+        ("not a GGUF", b"PK\x03\x04" + bytes(1000)),
+        ("damaged", whole[:5000]),
+        ("cut short", whole[:-1000]),
+    ):
+        bad.write_bytes(content)
+        assert_refused(run(PROMPT, "-m", bad, "-md", DRAFT), 1, says, "bad.gguf")
+    assert_refused(run(PROMPT, "-p", "demo", "-md", bad), 1, "cut short", "bad.gguf")
     assert_refused(run(PROMPT, "-m", tmp_path / "none.gguf", "-md", DRAFT), 2, "no file", "none.gguf")
     assert_refused(run(PROMPT, "-p", "demo", "-md", DEMO), 2, "folder")
-    (tmp_path / "new.gguf").write_bytes(WHOLE.replace(ggufs.text("llama"), ggufs.text("ylama"), 1))
-    assert_refused(run(PROMPT, "-m", tmp_path / "new.gguf", "--drafter", "none"), 1, "ylama", "update")
+    bad.write_bytes(whole.replace(ggufs.text("llama"), ggufs.text("ylama"), 1))
+    assert_refused(run(PROMPT, "-m", bad, "--drafter", "none"), 1, "ylama", "update")
 
 
 def test_a_file_whose_name_is_not_text(tmp_path):
     path = tmp_path / os.fsdecode(b"\xff.gguf")
-    path.write_bytes(WHOLE)
-    done = specdec("run", os.fsdecode(b"def \xff\xfe("), "-n", 2, "--drafter", "none", "-q", "-m", path)
-    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, b"", True)
+    path.symlink_to(DRAFT)
+    done = succeeded("run", os.fsdecode(b"def \xff\xfe("), "-n", 2, "--drafter", "none", "-q", "-m", path)
+    assert done.stdout and done.stderr == ""
 
 
-def test_half_a_pair():
+def test_no_pair_and_half_a_pair():
+    assert_refused(run(PROMPT, "-p", "def f(x):"), 2, "no profile", "leave out -p")
     assert_refused(run(PROMPT, "-m", TARGET), 2, "no draft", "-md", "--drafter none")
     assert_refused(run(PROMPT, "-md", DRAFT), 2, "target", "-m")
+
+
+def test_a_target_beside_a_pair_takes_the_draft_of_the_pair_and_says_so():
+    said = "note: -m replaces the target of demo; its draft stays: draft.gguf\n"
+    for more in ((), ("-md", DRAFT), ("--drafter", "none"), ("-q",)):
+        done = succeeded("run", "-p", "demo", "-n", 2, PROMPT, "-m", TARGET, *more)
+        assert done.stderr.startswith(said) == (not more)
 
 
 def test_a_draft_whose_tokens_nobody_knows(tmp_path):
@@ -95,6 +110,7 @@ def test_a_chat_template_is_used(tmp_path):
         ("-n 0", "max-tokens"),
         ("-k many", "draft tokens"),
         ("-k 512", "draft tokens"),
+        ("--tree 65", "1 (a chain) to 64"),
         ("--temp nan", "temperature"),
         ("-ngl 4294967296", "gpu-layers"),
         ("-k auto --draft-min-p 1", "draft-min-p"),
@@ -103,6 +119,8 @@ def test_a_chat_template_is_used(tmp_path):
         ("-n 1.5", "run -h"),
         ("--nonsense", "run -h"),
         ("a b", "run -h"),
+        ("-fa", "no option -fa"),
+        ("-mdx.gguf", "-md x.gguf"),
     ],
 )
 def test_a_senseless_setting(flags, says):
@@ -110,8 +128,19 @@ def test_a_senseless_setting(flags, says):
     assert_refused(run(PROMPT, *flags.split(" ")), 2, says)
 
 
-def test_an_unknown_profile():
-    assert_refused(run(PROMPT, "-p", "def f(x):"), 2, "no profile", "leave out -p")
+def test_numbers_values_and_long_short_options_are_no_slips():
+    for flags in (["-n2", "-k3"], ["-ngl=0", "-td", 1, "-n", 2], ["--stop", "-cd", "-n2"], ["-qn2"]):
+        assert succeeded("run", *flags, PROMPT, "-m", TARGET, "-md", DRAFT).stdout
+    assert succeeded("run", "-n2", "--raw", "--", "-fa").stdout
+
+
+def test_layers_for_a_gpu_that_there_is_not(monkeypatch):
+    monkeypatch.setattr(library, "supports_gpu", lambda: False)
+    (note,) = told("run", PROMPT, *BRIEF, "-ngl", 99, "-ngld", 5)["notes"]
+    assert note.startswith("-ngl 99 and -ngld 5 do nothing: ")
+    assert "-ngl" not in succeeded("run", PROMPT, *BRIEF, "-ngl", 0).stderr
+    monkeypatch.setattr(library, "supports_gpu", lambda: True)
+    assert "does nothing" not in succeeded("run", PROMPT, *BRIEF, "-ngl", 99).stderr
 
 
 def test_memory_that_is_not_there(monkeypatch):
@@ -139,22 +168,31 @@ def test_a_prompt_that_is_none(tmp_path):
     path.write_text("\n\t\n")
     assert_refused(run(""), 2, "empty")
     assert_refused(run("-f", path), 2, "empty")
+    assert_refused(piped(b"", "compare", "-"), 2, "the prompt is empty")
     for name in (".", "x" * 300, "/proc/self/mem"):
         assert_refused(run("-f", tmp_path / name), 2, "cannot read the prompt file", Path(name).name)
     assert_refused(run("-f", "/dev/zero"), 2, "too long for a prompt", "/dev/zero")
     path.write_bytes("# caf\u00e9\n".encode("latin-1"))
     assert_refused(run("-f", path), 2, "not UTF-8", "0xe9", "at 5", f"iconv -t UTF-8 {path}")
-
-
-def test_a_pipe(tmp_path):
-    done = piped(b"", "run")
-    assert done.exit_code == 2 and "Usage: " in done.stdout and "Traceback" not in done.stderr
     assert_refused(piped(b"ab\xff", "run"), 2, "standard input", "0xff", "iconv")
+    nothing = piped(b"", "run")
+    assert nothing.exit_code == 2 and "Usage: " in nothing.stdout and "Traceback" not in nothing.stderr
+
+
+def test_an_argument_a_file_and_a_pipe_give_the_same_prompt_and_are_joined(tmp_path):
+    def understood(done):
+        found = json.loads(done.stdout)
+        return found["prompt_tokens"], found["tokens"]
+
+    text, asked = b"\ndef f(x):\r\n\n", ("-n", 4, "--json")
+    (tmp_path / "p.txt").write_bytes(text)
+    said = understood(succeeded("run", "\ndef f(x):", *asked))
+    assert understood(succeeded("run", "-f", tmp_path / "p.txt", *asked)) == said
+    for dash in ((), ("-",), ("-f", "-")):
+        assert understood(piped(text, "run", *dash, *asked)) == said
     (tmp_path / "p.txt").write_text("B = 2\n")
-    options = ("-n", 8, "-k", 3)
-    joined = piped(b"C = 3\nD =\n", "run", "A = 1", "-f", tmp_path / "p.txt", *options, "--json")
-    joined, same = json.loads(joined.stdout), told("run", "A = 1\nB = 2\nC = 3\nD =", *options)
-    assert (joined["tokens"], joined["prompt_tokens"]) == (same["tokens"], same["prompt_tokens"])
+    joined = piped(b"C = 3\nD =\n", "run", "A = 1", "-f", tmp_path / "p.txt", *asked)
+    assert understood(joined) == understood(succeeded("run", "A = 1\nB = 2\nC = 3\nD =", *asked))
 
 
 def test_a_prompt_longer_than_the_context(tmp_path):
@@ -164,13 +202,29 @@ def test_a_prompt_longer_than_the_context(tmp_path):
 
 
 def test_a_context_longer_than_the_training_is_noted_and_used(tmp_path):
-    (tmp_path / "long.txt").write_text("x = 1\n" * 350)
+    (tmp_path / "long.txt").write_text("x = 1\n" * 270)
     result = told("run", "-f", tmp_path / "long.txt", "-c", 4096, "-n", 2)
     assert result["prompt_tokens"] > 1024 and result["completion_tokens"] == 2
     assert any("1,024" in note for note in result["notes"])
+
+
+# --- answers -----------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_ends_where_the_context_does():
     result = told("run", "def f(x):", "-c", 256, "-n", 5000)
     assert result["finish_reason"] == "context"
     assert 254 <= result["prompt_tokens"] + result["completion_tokens"] <= 257
+
+
+def test_an_answer_ends_at_a_line_break():
+    found = told("run", "def f(x):\n    y = x\n    return", "-n", 40, "--stop", r"\n")
+    assert found["finish_reason"] == "stop_string" and "\n" not in found["text"]
+
+
+def test_a_seed_is_told_where_it_gives_the_answer_again():
+    common = ("run", PROMPT, "--temp", 1, *BRIEF)
+    assert "seed" not in succeeded(*common).stderr
+    drawn = succeeded(*common, "--accept", "match", "-n", 20)
+    seed = re.findall("seed[= ]([0-9]+)", drawn.stderr)[0]  # a narrow line has "seed 7"
+    assert succeeded(*common, "--accept", "match", "-n", 20, "-s", seed).stdout == drawn.stdout
