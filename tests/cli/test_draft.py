@@ -1,4 +1,4 @@
-"""`specdec draft`, and `--drafter self` with what it made."""
+"""`specdec draft`, and `--drafter self` with what it made; how drafts are trained: tests/training."""
 
 import os
 import shlex
@@ -10,8 +10,12 @@ import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, start, succeeded, told
 from hub_pairs import wait_until
 
+from specdec_cli.cli.output import print_parts
+from specdec_cli.display.draft_making import training_tables
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
+from specdec_cli.make_drafts.draft_figures import CategoryAcceptance, DraftFigures, ExpectedSpeedup
+from specdec_cli.make_drafts.train import DraftTrainingResult
 from specdec_cli.pairs import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")
@@ -64,6 +68,18 @@ def test_what_is_made_is_remembered_and_the_command_that_is_printed_uses_it(out)
     assert told(*command[1:-1], "-n", 8, "--json", PROMPT)["draft"] == str(out)
 
 
+@pytest.mark.slow
+def test_a_search(out, tmp_path):
+    """Which layers go, and how well the rest agrees, is the machine's rounding."""
+    (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")
+    result = made("prune", "-m", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", out)
+    whole, *steps = result["search"]
+    assert whole["agreement"] > 0.98 and whole["layers"] == list(range(6))
+    for before, step in zip(result["search"], steps, strict=False):
+        assert step["layers"] == [layer for layer in before["layers"] if layer != step["dropped"]]
+    assert steps[-1]["layers"] == result["layers"] and 0.2 < steps[-1]["agreement"] == result["agreement"] < 1
+
+
 # --- drafting with it --------------------------------------------------------------------------------------------
 
 
@@ -114,18 +130,29 @@ def test_no_draft_was_made(tmp_path, remembered):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), ("--keep-layers", "--search")),
-        ((*KEEP, "--search", "3"), ("not both",)),
-        ((*KEEP, "--prompts", "chat"), ("--prompts is only for --search",)),
-        (("--search", "6"), ("6 of 6", "1 to 5")),
-        (("--type", "IQ2_XXS"), ("importance matrix", "Q2_K")),
-        (("--type", "Q2_KK"), ("Q2_KK", "Q2_K")),
-        (("--type", "F16"), ("16 bits", "the target has 8.5", "Q2_K")),
+        (("prune",), ("--keep-layers", "--search")),
+        (("prune", *KEEP, "--search", "3"), ("not both",)),
+        (("prune", *KEEP, "--prompts", "chat"), ("--prompts is only for --search",)),
+        (("prune", "--search", "6"), ("6 of 6", "1 to 5")),
+        (("prune", "--search", "4", "-ngl", "-5"), ("gpu-layers cannot be -5",)),
+        (("quantize", "--type", "IQ2_XXS"), ("importance matrix", "Q2_K")),
+        (("quantize", "--type", "Q2_KK"), ("Q2_KK", "Q2_K")),
+        (("quantize", "--type", "F16"), ("16 bits", "the target has 8.5", "Q2_K")),
+        (("eagle3", "--temps", "warm"), ("'warm' isn't a list of temperatures",)),
+        (("eagle3", "--width", "100"), ("cannot have 100 numbers",)),
+        (("eagle3", "--minutes", "0"), ("take 0 minutes",)),
+        (("eagle3", "-t", "-3"), ("threads cannot be -3",)),
+        (("eagle3", "--tokens", "5"), ("5 tokens",)),
+        (("eagle3", "--tokens", "2000000000"), ("Use --tokens 1000 to 1000000000.",)),
+        (("medusa", "--heads", "0"), ("there cannot be 0 heads",)),
+        (("medusa", "-ngl", "-5"), ("gpu-layers cannot be -5",)),
+        (("distill", "--from", "scratch", "--depth", "0"), ("cannot have 0 layers",)),
+        (("distill", "--from", "scratch", "--words", "-3"), ("a vocabulary of -3 tokens",)),
+        (("distill", "--from", "x.gguf", "--words", "9"), ("are only for --from scratch",)),
     ],
 )
 def test_what_is_refused(out, args, says):
-    kind = "quantize" if "--type" in args else "prune"
-    assert_refused(draft(kind, "-m", TARGET, *args, "-o", out), 2, *says)
+    assert_refused(draft(*args, "-m", TARGET, "-o", out), 2, *says)
     assert inside(out.parent) == []
 
 
@@ -140,6 +167,7 @@ def test_targets_that_are_not_here(out):
     for name in ("nobody/nothing:Q4_K_M", "qwen3-8b"):
         done = draft("quantize", "-m", name, "--type", "Q2_K", "-o", out)
         assert_refused(done, 4, "specdec pull", name)
+    assert_refused(draft("prune", "-m", "none.gguf", *KEEP, "-o", out), 2, "there is no file")
     assert_refused(draft("prune", *KEEP, "-o", out), 2, "no target is named", "-m")
 
 
@@ -218,3 +246,49 @@ def test_interrupts_leave_nothing_behind(out, args, send, code):
     assert process.returncode == code and shown == b"" and b"Traceback" not in errors
     assert errors.decode().endswith("specdec: interrupted; nothing was written\n")
     assert inside(out.parent) == []
+
+
+# --- training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa", "exit --layers 2", "distill --from scratch"])
+def test_without_pytorch_it_says_what_to_install(kind, monkeypatch, out):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = draft(*kind.split(), "-m", TARGET, "-o", out)
+    assert_refused(done, 1, "packages that aren't installed: torch, gguf", 'pip install "specdec-cli[train]"')
+    assert inside(out.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--what-if", "there is no hardware 'nosuch'"), ("--against", "neither a file")]
+)
+def test_what_is_for_the_page_is_looked_for_before_the_work(option, said, monkeypatch, out):
+    monkeypatch.setattr("specdec_cli.make_drafts.train.require_torch", lambda: None)
+    assert_refused(draft("medusa", "-m", TARGET, "-o", out, option, "nosuch"), 2, said)
+    assert inside(out.parent) == []
+
+
+def figures(name, *tokens):
+    categories = [CategoryAcceptance(f"kind {i}", 3, 40, (0.5, 0.25, 0.125), each) for i, each in enumerate(tokens)]
+    expected = (ExpectedSpeedup("here", 0, 1.0), ExpectedSpeedup("rtx-4090", 3, 1.9))
+    return DraftFigures(name, 1, tuple(categories), 0.010, 0.002, expected)
+
+
+def test_the_page_compares_before_and_after(snapshot, capsys):
+    result = DraftTrainingResult(
+        kind="eagle3",
+        target="big.gguf",
+        out="head.gguf",
+        bytes=5_000_000,
+        target_bytes=900_000_000,
+        texts=400,
+        steps=1200,
+        agreement=(0.7, 0.6),
+        before=figures("small.gguf", 1.9, 2.1),
+        after=figures("head.gguf", 2.4, 2.6),
+        notes=("the texts are in head.training",),
+        seconds=4000.0,
+        run='specdec run -m big.gguf -md head.gguf "..."',
+    )
+    print_parts(training_tables(result))
+    snapshot("training.txt", capsys.readouterr().out)
