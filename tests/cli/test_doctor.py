@@ -1,4 +1,4 @@
-"""`specdec doctor`: mistakes in the settings, and GPUs that the build cannot use."""
+"""`specdec doctor`: what is installed, mistakes in the settings, and GPUs that the build cannot use."""
 
 import json
 
@@ -23,6 +23,14 @@ def no_pair(monkeypatch):
     monkeypatch.setattr(diagnosis, "_library", diagnosis._examine_library)
 
 
+def test_what_it_finds_here(monkeypatch):
+    monkeypatch.setattr(kernels, "try_again", kernels.verdict)
+    result = json.loads(doctor("--json").stdout)
+    assert result["bundled_pair"]["ok"] and result["rpc"] is True
+    assert {"specdec", "llama-cpp-python", "llama.cpp", "platform"} <= set(result["versions"])
+    assert result["threads"] >= 1 and result["devices"][0]["kind"] and result["kernels"]["used"]
+
+
 def test_a_mistake_in_the_settings(no_pair):
     """Every command fails on it, so this one says it. A pair that is still to be pulled is none."""
     own_profile("mine", "target: org/absent:Q8_0\n")
@@ -30,7 +38,7 @@ def test_a_mistake_in_the_settings(no_pair):
         configure(text)
         done = doctor()
         assert (done.exit_code, "error: " in done.stdout) == ((1, True) if says else (0, False))
-        assert says in done.stdout and "works" in done.stdout
+        assert says in done.stdout and "bundled pair" in done.stdout and "works" in done.stdout
 
 
 def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):

@@ -69,6 +69,15 @@ def test_what_is_made_is_remembered_and_the_command_that_is_printed_uses_it(out)
 
 
 @pytest.mark.slow
+def test_what_a_copy_becomes_is_said_before_and_after(out):
+    done = succeeded("draft", "quantize", "-m", "demo", "--type", "q3_k", "-o", out, COLUMNS="200")
+    assert "24 tensors become Q4_0, because rows of 320 values don't fit Q3_K" in done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "Q3_K_M by name; of its tensors 24 are Q4_0" in shown and "64% of the target's 9.6 MB" in shown
+    assert f'specdec run -p demo -md {out} "..."' in shown
+
+
+@pytest.mark.slow
 def test_a_search(out, tmp_path):
     """Which layers go, and how well the rest agrees, is the machine's rounding."""
     (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")

@@ -1,23 +1,30 @@
-"""`specdec ls`, `show` and `rm`: what is there, what is known of it, and what is taken away."""
+"""`specdec check`, `ls`, `show` and `rm`: what fits together, what is there and known of it, what is taken away."""
 
 from __future__ import annotations
 
 from functools import partial
 from signal import SIGINT
 
+import ggufs
+import hub_pairs
 import pytest
-from driver import TARGET, assert_refused, call, succeeded, told
-from hub_pairs import NAME, PAIR, SIZES, SMALL_FILE, content, environment, files, own_profile, pull_here, records
+from driver import DRAFT, TARGET, assert_refused, call, succeeded, told
+from hub_pairs import NAME, PAIR, SIZES, SMALL_FILE, environment, files, own_profile, pull_here, records
 from terminal import Terminal
 
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import profiles, speeds
 
 
 @pytest.fixture
 def hub(hub, inside):
+    return hub
+
+
+@pytest.fixture
+def pulled(hub):
     """The bundled pair has been pulled in this process."""
     assert pull_here(*PAIR).exit_code == 0
-    return hub
 
 
 def shown(*args) -> str:
@@ -29,6 +36,74 @@ def shown(*args) -> str:
 def row(name: str, *args):
     (found,) = (row for row in told("ls", *args)["pairs"] if row["name"] == name)
     return found
+
+
+# --- check ---
+
+
+def check(*args):
+    return call("check", *args)
+
+
+def test_a_token_that_a_terminal_would_obey(tmp_path):
+    """ESC [ 2 J would clear the screen."""
+    size = len(read_header(DRAFT).metadata["tokenizer.ggml.tokens"].values[300])
+    other = ggufs.with_token(DRAFT, tmp_path / "d.gguf", 300, b"\x1b[2J"[:size].ljust(size))
+    done = check(TARGET, other)
+    assert done.exit_code == 0 and "\x1b" not in done.stdout and "token 300" in done.stdout
+    assert "\x1b" not in check(TARGET, other, "--json").stdout
+
+
+def test_files_profiles_and_options_as_in_run():
+    folder = own_profile("mine", f"target: {TARGET}\ndraft: small.gguf\n")
+    (folder / "small.gguf").write_bytes(DRAFT.read_bytes())
+    for args, draft in (
+        ((TARGET, DRAFT), DRAFT),
+        (("demo",), DRAFT),
+        (("demo", TARGET), TARGET),
+        (("mine",), folder / "small.gguf"),
+        (("-m", TARGET, "-md", DRAFT), DRAFT),
+        (("-md", DRAFT, TARGET), DRAFT),
+        (("-p", "demo", "-m", TARGET), DRAFT),
+    ):
+        result = told("check", *args)
+        assert (result["draft"]["path"], result["verdict"]) == (str(draft), "identical")
+    assert_refused(check(), 2, "no model to check", "-m TARGET -md DRAFT")
+    assert_refused(check("-p", "demo", "demo", "-md", DRAFT), 2, "too many models")
+
+
+def test_what_is_no_model(tmp_path):
+    assert_refused(check(TARGET), 2, "draft")  # not compared with itself, which would be identical
+    own_profile("alone", f"target: {TARGET}\n")
+    assert_refused(check("alone"), 2, "alone has no draft", "Name one")
+    assert told("check", "alone", DRAFT)["verdict"] == "identical"
+    assert_refused(check("demmo", DRAFT), 2, "'demmo'", "profile")
+    assert_refused(check(TARGET, "a/b/c"), 2, "'a/b/c'")
+    assert_refused(check("/", DRAFT), 2)
+    assert_refused(check(tmp_path / "absent.gguf", DRAFT), 2, "there is no file", "absent.gguf")
+    (tmp_path / "text.gguf").write_text("hello, this is text")
+    assert_refused(check(TARGET, tmp_path / "text.gguf", "--json"), 1, "not a GGUF file")
+
+
+def test_models_of_the_hub_cost_their_headers(hub, tmp_path):
+    result = told("check", *PAIR[1::2])
+    assert result["verdict"] == "identical"
+    assert [result[role]["path"] for role in ("target", "draft")] == [None, None]
+    assert hub.served <= 2 * hub_pairs.WINDOW
+    assert not list(tmp_path.rglob("*.gguf"))  # nothing is kept
+    own_profile("mine", f"target: {PAIR[1]}\ndraft: {DRAFT}\n")
+    result = told("check", "mine")
+    assert result["target"]["remote"] and result["draft"]["path"] == str(DRAFT)
+    done = check(PAIR[1], hub_pairs.with_other_tokenizer(tmp_path))
+    assert (done.exit_code, done.stderr) == (3, "") and "token 300" in done.stdout
+    assert_refused(check("org/absent:Q8_0", DRAFT), 4, "no repository org/absent")
+
+
+def test_what_was_pulled_is_read_from_the_disk(hub, pulled):
+    hub.reset()
+    result = told("check", *PAIR[1::2])
+    assert hub.requests == [] and result["verdict"] == "identical"
+    assert all("snapshots" in result[role]["path"] for role in ("target", "draft"))
 
 
 # --- ls ---
@@ -58,16 +133,12 @@ def test_only_what_is_here(tmp_path):
 
 
 def test_a_broken_profile_is_noted_and_hides_no_other():
-    own_profile("broken", "target: [1\n")
-    result = told("ls")
-    assert len(result["pairs"]) == len(profiles.names()) - 1
-    (note,) = result["notes"]
-    assert "broken.yaml" in note and "note: " in shown("ls")
-
-
-def test_a_broken_profile_may_be_the_only_one():
-    own_profile("demo", "target: [1\n")
-    assert "demo.yaml" in shown("ls", "--here")
+    for number, name in enumerate(("broken", "demo"), 1):
+        own_profile(name, "target: [1\n")
+        result = told("ls")
+        assert len(result["pairs"]) == len(profiles.names()) - number
+        assert any(f"{name}.yaml" in note for note in result["notes"]) and "note: " in shown("ls")
+    assert "demo.yaml" in shown("ls", "--here"), "nothing else is there"
 
 
 def test_a_pipe_gets_each_pair_on_one_line_in_colour_too():
@@ -132,24 +203,34 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(own_pair):
 # --- rm ---
 
 
-def test_a_pair_comes_and_goes(hub, tmp_path):
+def test_a_pair_comes_and_goes(pulled, tmp_path):
     found = row(NAME)
     assert (found["here"], found["size"]) == ("yes", sum(SIZES)) and found["pulled"]
     assert told("rm", NAME, "--yes")["freed"] == sum(SIZES)
     assert files(tmp_path) == records(tmp_path) == [] and NAME not in profiles.names()
     assert not [path for path in (tmp_path / "hf").rglob("*") if path.is_file() and path.stat().st_size > 1000]
+    assert_refused(call("rm", NAME, "--yes"), 2, "no pair", "none yet")
 
 
-def test_a_pair_whose_download_failed_goes_too(hub, tmp_path):
-    told("rm", NAME, "--yes")
-    hub.fail(content(hub, SMALL_FILE, 4), 403)
-    assert call("pull", *PAIR).exit_code == 4
-    assert row(NAME)["here"] == "in part"
-    assert told("rm", NAME, "--yes")["freed"] == SIZES[0]
-    assert files(tmp_path) == records(tmp_path) == []
+def test_what_is_said_where_nobody_is_asked(pulled):
+    def said(*args):
+        done = succeeded(*args, COLUMNS="200")
+        return " ".join(f"{done.stdout}{done.stderr}".split())
+
+    said("rm", NAME, "--yes")
+    pulled = said("pull", *PAIR, "--as", "one", "--yes")
+    for part in ("download 10.7 MB", "identical", "apache-2.0", "one is ready", 'specdec run -p one "..."'):
+        assert part in pulled
+    assert "one was already here: nothing to download" in said("pull", "one")
+    assert "download 0 B" in said("pull", "--target", PAIR[3], "--draft", PAIR[3], "--yes")
+    assert all(part in said("show", "one") for part in (PAIR[1], PAIR[3], "yes, pulled 20", f"/{SMALL_FILE}"))
+    assert said("rm", "one", "--yes") == "one was deleted: 9.6 MB freed. Kept for another pair: draft-Q8_0.gguf."
+    gated = profiles.load("llama-3.3-70b")
+    known = said("show", "llama-3.3-70b")
+    assert all(part in known for part in (gated.target, gated.draft, gated.why, gated.licence, "specdec pull"))
 
 
-def test_a_folder_that_is_not_readable_hides_no_other_pair(hub, tmp_path, monkeypatch):
+def test_a_folder_that_is_not_readable_hides_no_other_pair(pulled, monkeypatch):
     def denied(name):
         raise PermissionError(13, "Permission denied", "models--org--x")
 
@@ -157,7 +238,7 @@ def test_a_folder_that_is_not_readable_hides_no_other_pair(hub, tmp_path, monkey
     assert "models--org--x: Permission denied" in " ".join(told("ls")["notes"])
 
 
-def test_without_being_asked_nothing_goes(hub, tmp_path):
+def test_without_being_asked_nothing_goes(hub, pulled, tmp_path):
     for args in ((NAME,), (NAME, "--json")):
         assert_refused(call("rm", *args), 2, "--yes")
     with Terminal("rm", NAME, streams=("stdin",), env=environment(hub, tmp_path)) as terminal:
@@ -171,7 +252,7 @@ def test_without_being_asked_nothing_goes(hub, tmp_path):
     ("answer", "code"),
     [(b"y\n", 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((b"\n", 1), (SIGINT, 130)))],
 )
-def test_on_a_terminal_it_asks(hub, tmp_path, answer, code):
+def test_on_a_terminal_it_asks(hub, pulled, tmp_path, answer, code):
     with Terminal("rm", NAME, env=environment(hub, tmp_path)) as terminal:
         question = terminal.read(until="]:")
         assert NAME in question and "10.7 MB" in question
