@@ -46,7 +46,6 @@ def test_every_layer_may_say_it(adapter, of_draft):
     own_profile("mine", f"target: {TARGET}\ndraft: {DRAFT}\n{settings}")
     found = told(*SHORT, "-p", "mine")
     assert found["text"] == expected["text"] and found["lora"][0].endswith("profiles/style.gguf:0.9")
-    assert told(*SHORT, "-p", "mine", "--lora", f"{adapter}:0.1")["lora"] == [f"{adapter}:0.1"], "a flag comes first"
     variable = json.loads(call(*SHORT, "--json", SPECDEC_LORA=f"{adapter}:0.5 {adapter}:0.4").stdout)
     assert variable["lora"] == [f"{adapter}:0.5", f"{adapter}:0.4"]
     with load(target=TARGET, draft=DRAFT, lora=f"{adapter}:0.9", lora_draft=[of_draft], threads=1) as engine:
@@ -65,12 +64,6 @@ def test_what_is_refused(adapter, tmp_path):
     ):
         assert_refused(call(*SHORT, "--lora", text), code, says)
         assert_refused(call(*SHORT, "--lora-draft", text), code, says)
-    for drafter, option, value in (
-        ("ngram", "--lora-draft", adapter),
-        ("mtp", "--lora-draft", adapter),
-        ("mtp", "--draft-window", 64),
-    ):
-        assert_refused(run("x", "--drafter", drafter, option, value), 2, f"{option} is for drafters with a draft model")
 
 
 def test_an_adapter_is_tried_once_with_its_model(tmp_path, monkeypatch):
@@ -89,9 +82,3 @@ def test_an_adapter_is_tried_once_with_its_model(tmp_path, monkeypatch):
     for _ in range(2):
         assert run(*flags, "--lora", plain).exit_code == 0
     assert [child.returncode for child in begun] == [0, -signal.SIGABRT, 0]
-
-
-def test_the_page_of_a_comparison_names_its_adapters_and_no_path(adapter, tmp_path):
-    page = tmp_path / "c.html"
-    succeeded("compare", "x", "--lora", f"{adapter}:0.9", "-n", 2, "--repeat", 1, "-o", page)
-    assert "style.gguf:0.9" in page.read_text() and str(adapter.parent) not in page.read_text()
