@@ -8,6 +8,7 @@ import signal
 import termios
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from recorded import events, step
 from terminal import Terminal
 
 from specdec_cli.cli import replay as replay_command
-from specdec_cli.decoding.types import Done, Token
+from specdec_cli.decoding.types import Done, Prefill, Token
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure.traces import INCOMPLETE, TraceFile, event_json, read_trace
 
@@ -104,10 +105,21 @@ def changed(number, run=None, **changes):
     return RUN + "".join(json.dumps(line) + "\n" for line in lines)
 
 
+def tree_events():
+    """A tree of two first choices and two below the second of them; the second, and the first below it, stand."""
+    tokens = Token(20, "kept ", "accepted", 0.5), Token(40, "deep ", "accepted", 0.6), Token(60, "own ", "correction")
+    drafts = step(1, 0.5, *tokens, drafted=(10, 20, 30, 40, 50), rejected=("elder ", "uncle ", "below "))
+    return [
+        Prefill("target", 4, 0.01, 0.01),
+        step(0, 0.1, Token(1, "first ", "plain")),
+        replace(drafts, parents=(-1, -1, 0, 1, 3), path=(1, 3)),
+        Done("stop", "", (), 1.0),
+    ]
+
+
 TOKEN = {"id": 1, "text": "x", "origin": "plain"}
 BAD = {
     "empty": ("", "is empty"),
-    "text": ("hello\n", "line 1 is not JSON"),
     "a list": ("[1]\n", "line 1 is not a JSON object"),
     "no first line": (DONE, "line 1 does not start a recorded run"),
     "another format": (RUN.replace("1", "2"), "reads format 1"),
@@ -122,6 +134,14 @@ BAD = {
     "half a character": (changed(1, tokens=[{**TOKEN, "text": "\ud83d"}]), "half a surrogate pair in 'text'"),
     "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
     "accepted more than drafted": (changed(2, accepted=10**9), "a damaged step: more tokens accepted than drafted"),
+    "parents without a path": (changed(2, parents=[-1, 0, 1]), "line 4 is a damaged step: "),
+    "a path without parents": (changed(2, path=[0]), "line 4 is a damaged step: "),
+    "too few parents": (changed(2, parents=[-1, 0], path=[0]), "line 4 is a damaged step: "),
+    "a parent of itself": (changed(2, parents=[-1, 1, 0], path=[0]), "line 4 is a damaged step: "),
+    "a longer path than accepted": (changed(2, parents=[-1, 0, 1], path=[0, 1]), "line 4 is a damaged step: "),
+    "a path of nobody": (changed(2, parents=[-1, 0, 1], path=[7]), "line 4 is a damaged step: "),
+    "a path below the tree": (changed(2, parents=[-1, 0, 1], path=[-1]), "line 4 is a damaged step: "),
+    "a path across branches": (changed(2, tree_events(), path=[1, 4]), "the draft is not a tree"),
 }
 
 
@@ -132,12 +152,9 @@ def test_no_recording(tmp_path, content, says):
     assert assert_refused(replay(path), 1, says, "bad.jsonl").isprintable()
 
 
-def test_no_file(tmp_path):
+def test_no_file_and_what_makes_no_sense(trace, tmp_path):
     assert_refused(replay(tmp_path / "none.jsonl"), 2, "No such file")
     assert_refused(replay(tmp_path), 2, "Is a directory")
-
-
-def test_what_makes_no_sense(trace):
     for speed in ("0", "nan"):
         assert_refused(replay(trace, "--speed", speed), 2, f"speed can't be {speed}")
     assert_refused(replay(trace, "--step"), 2, "--step needs a terminal")
@@ -178,45 +195,58 @@ def test_step_by_step(trace):
         assert "step 2" not in terminal.text and "note" not in terminal.text
 
 
-@pytest.mark.parametrize(("how", "code"), [(b"q", 0), pytest.param(signal.SIGQUIT, 131, marks=pytest.mark.slow)])
-def test_leaving_step_by_step(trace, how, code):
+@pytest.mark.slow
+def test_a_signal_step_by_step(trace):
     with on_terminal(trace, "--step") as terminal:
         terminal.read(until="q: leave")
         assert termios.tcgetattr(terminal.side) != terminal.before
         terminal.press(b"  ")
         terminal.read(until="unseen")
-        assert terminal.ended_by(how) == code
+        assert terminal.ended_by(signal.SIGQUIT) == 131
         assert terminal.text.startswith("first kept <b>mended</b>") and "unseen" not in terminal.text
 
 
-def test_the_key_ctrl_c(trace):
-    """Where the terminal controls the process, so that the key is a signal; the shell keeps the terminal after it."""
-    shell = ["sh", "-c", 'trap : INT; "$@"; echo "[code $?]"; sleep 60', "sh"]
-    with on_terminal(trace, "--step", under=shell) as terminal:
-        terminal.read(until="/9")
-        terminal.press(b" ")
-        terminal.read(until="1/9")
-        time.sleep(0.2)
-        terminal.press(b"\x03")
-        terminal.read(until="[code 130]")
-        assert terminal.text.startswith("first") and "interrupted after 1 token;" in terminal.text
-        assert termios.tcgetattr(terminal.side) == terminal.before
-
-
-def test_suspended_step_by_step(trace):
-    """By Ctrl-Z, in a shell that has jobs."""
-    shell = ["bash", "-c", 'set -m; "$@"; echo "[stopped]"; read -r; fg; echo "[code $?]"', "bash"]
+def test_suspended_and_interrupted_step_by_step(trace):
+    """By keys, in a shell that has jobs, and that keeps the terminal after it."""
+    shell = ["bash", "-c", 'set -m; "$@"; echo "[stopped]"; read -r; fg; echo "[code $?]"; read -r', "bash"]
     with on_terminal(trace, "--step", under=shell) as terminal:
         terminal.read(until="q: leave")
         raw = termios.tcgetattr(terminal.side)
         terminal.press(b"\x1a")
         terminal.read(until="[stopped]")
-        assert termios.tcgetattr(terminal.side) == terminal.before
+        assert termios.tcgetattr(terminal.side) == terminal.before != raw
         terminal.press(b"\r")
         terminal.read(until="prompt of 4 tokens")
-        terminal.press(b"    ")
-        terminal.read(until="[code 0]")
-        assert terminal.ended() == 0 and raw != terminal.before
+        terminal.press(b" ")
+        terminal.read(until="1/9")
+        time.sleep(0.2)
+        terminal.press(b"\x03")
+        assert "interrupted after 1 token;" in terminal.read(until="[code 130]")
+        terminal.press(b"\r")
+        assert terminal.ended() == 0
+
+
+def test_a_tree_step_by_step_that_is_left_early(tmp_path):
+    path = record(tmp_path / "run.jsonl", tree_events())
+    assert read_trace(path)[1] == tree_events()
+    with on_terminal(path, "--step") as terminal:
+        terminal.read(until="prompt of 4 tokens")
+        terminal.press(b" ")
+        terminal.read(until="over the prompt")
+        terminal.press(b" ")
+        screen = terminal.read(until="below")
+        assert "5 drafted by model in a tree, 2 accepted, then corrected" in screen
+        rows = [line.split()[:5] for line in screen.split("\n") if "␣" in line]
+        assert [row if "after" in row else row[:3] for row in rows] == [
+            ["1", "elder␣", "rejected"],
+            ["1", "kept␣", "accepted"],
+            ["2", "deep␣", "accepted"],
+            ["3", "below␣", "rejected"],
+            ["own␣", "correction"],
+            ["2", "uncle␣", "dropped", "after", "elder␣"],
+        ]
+        assert terminal.ended_by(b"q") == 0 and terminal.text.startswith("first kept deep own")
+        assert "below" not in terminal.text and "you left early" in terminal.text
 
 
 # --- pictures -----------------------------------------------------------------------------------------------------
