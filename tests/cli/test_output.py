@@ -1,6 +1,5 @@
 """What is written, and where: streams, terminals, formats."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,14 +10,12 @@ from dataclasses import replace
 
 import pytest
 from devices import device
-from driver import DRAFT, ESCAPE, PROMPT, SPECDEC, TARGET, assert_refused, run, specdec, start, succeeded, told
+from driver import ESCAPE, PROMPT, SPECDEC, assert_refused, run, specdec, start, succeeded, told
 from terminal import Terminal
 
 from specdec_cli.cli.app import COMMANDS, load
 from specdec_cli.cli.output import print_parts
-from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.display import terminal
-from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.engine.contexts import Contexts
 
 SHORT = ("run", PROMPT, "-n", 12, "-k", 3)
@@ -29,57 +26,20 @@ def but_first(first, *others):
     return [first, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
 
 
-def test_a_file_holds_only_the_answer(tmp_path):
-    with (tmp_path / "out.txt").open("wb") as out:
-        done = specdec(*SHORT, capture_output=False, stdout=out, stderr=subprocess.PIPE)
-    answer = told(*SHORT)["text"]
-    assert done.returncode == 0
-    assert (tmp_path / "out.txt").read_text() == answer + "\n" * (not answer.endswith("\n"))
-    assert b"kept" in done.stderr and b"not measured" in done.stderr and ESCAPE.encode() not in done.stderr
-
-
-JSON_KEYS = {
-    "": "text tokens finish_reason prompt_tokens completion_tokens target draft draft_small drafter accept bitwise "
-    "lossless draft_tokens draft_min_p tree lookahead ngram_corpus lora lora_draft temperature top_k top_p min_p "
-    "repeat_penalty frequency_penalty presence_penalty repeat_last_n max_tokens ctx seed stats timing rounding "
-    "baseline speedup",
-    "stats": "steps drafted accepted forced emitted acceptance_rate tokens_per_step per_position histogram lengths "
-    "distance_per_token sources",
-    "timing": "load_s measuring_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
-    "baseline": "method tokens_per_s drafted_tokens_per_s speedup identical first_divergence",
-}
-
-
-def test_json_is_one_object_with_the_keys_of_the_contract():
+def test_what_json_says_of_a_baseline():
+    """The keys of an answer, and what they say of it: tests/cli/unchanged."""
     found = told("run", PROMPT, "-n", 12, "--baseline", "-s", 5, "-k", 3)
-    bare = told("run", PROMPT, "-n", 1, "--drafter", "none")
-    assert set(found) - {"notes"} == set(bare) - {"notes"} == set(JSON_KEYS[""].split())
-    for part in ("stats", "timing", "baseline"):
-        assert set(found[part]) == set(JSON_KEYS[part].split())
-    values = {"seed": 5, "drafter": "model", "accept": "coupled", "draft_tokens": 3, "draft_small": None}
-    values |= {"draft_min_p": 0, "tree": 1, "lookahead": None, "temperature": 0, "finish_reason": "length"}
-    values |= {"completion_tokens": 12, "target": str(TARGET), "draft": str(DRAFT)}
-    assert {name: found[name] for name in values} == values and len(found["tokens"]) == 12
+    keys = "method tokens_per_s drafted_tokens_per_s speedup identical first_divergence"
+    assert set(found["baseline"]) == set(keys.split())
     assert found["baseline"]["method"] == "measured" and isinstance(found["baseline"]["identical"], bool)
     paired = found["baseline"]["speedup"]
     assert paired["low"] <= paired["mean"] <= paired["high"] and paired["count"] >= 3
     drafted, alone = found["baseline"]["drafted_tokens_per_s"], found["baseline"]["tokens_per_s"]
     assert drafted / alone == pytest.approx(paired["mean"])
     assert found["speedup"] == (paired["mean"] if paired["difference"] in ("faster", "slower") else None)
-    assert found["stats"]["emitted"] == 12 and found["stats"]["accepted"] <= found["stats"]["drafted"]
+    bare = told("run", PROMPT, "-n", 1, "--drafter", "none")
     figures = (bare["stats"]["acceptance_rate"], bare["timing"]["tokens_per_s"])
     assert (bare["draft"], bare["baseline"], bare["speedup"], *figures) == (None,) * 5
-
-
-def test_a_trace_is_json_lines(tmp_path):
-    path = tmp_path / "trace.jsonl"
-    result = succeeded(*SHORT, "--trace", path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["event"] for line in lines[:3]] == ["run", "prefill", "step"] and lines[-1]["event"] == "done"
-    assert {"temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ctx"} <= set(lines[0])
-    text = "".join(token["text"] for line in lines if line["event"] == "step" for token in line["tokens"])
-    assert (text + lines[-1]["tail"]).rstrip("\n") == result.stdout.rstrip("\n")
-    assert_refused(run(PROMPT, "-n", 2, "--trace", tmp_path), 2, "cannot write")
 
 
 @pytest.mark.parametrize("flags", but_first(["--json"], [], ["--trace"]))
@@ -124,6 +84,22 @@ def test_the_bar_of_a_prompt_that_is_not_read_to_its_end_is_erased(monkeypatch):
     assert "the bar" in shown and "\x1b[K" in shown.rpartition("the bar")[2]
 
 
+def test_a_report_has_few_lines_besides_its_bars_and_says_that_the_machine_is_busy(monkeypatch):
+    """What else it says: tests/display/test_plain.py."""
+    opened = Contexts.open
+
+    def busy(self, *args):
+        opened(self, *args)
+        self.target.threads, self.target.loaded = 1, replace(self.target.loaded, threads=2)
+        self._note_threads()
+
+    monkeypatch.setattr(Contexts, "open", busy)
+    lines = succeeded("run", PROMPT, "-n", 24, "-k", 3, "--baseline", COLUMNS="80").stderr.splitlines()
+    lines = [line for line in lines if "tokens/s \u2588" not in line]
+    assert len(lines) <= 3 and "note: CPU busy: using 1 thread (-t sets it)" in lines
+    assert all(part in "\n".join(lines) for part in ("draft tokens kept", "text", "stopped at -n 24"))
+
+
 @pytest.mark.parametrize("stream", but_first(">&-", "<&-", "2>&-"))
 def test_a_closed_stream(stream):
     args = ["bash", "-c", f'exec "$@" {stream}', "bash", *SPECDEC, "run", PROMPT, "-n", "4"]
@@ -135,30 +111,6 @@ def test_a_command_that_would_ask_has_no_stdin():
     args = ["bash", "-c", 'exec "$@" <&-', "bash", *SPECDEC, "pull", "nobody"]
     done = subprocess.run(args, capture_output=True, timeout=30, check=False)
     assert_refused(done, 2, "nobody")
-
-
-# --- how many lines a report has ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "most", "says"),
-    [(("-k", 3), 3, "draft tokens kept"), (("-m", TARGET, "--drafter", "ngram"), 2, "nothing was drafted")],
-)
-def test_a_report_has_few_lines_besides_its_bars_and_says_that_the_machine_is_busy(monkeypatch, flags, most, says):
-    """What else it says: tests/display/test_plain.py."""
-    opened = Contexts.open
-
-    def busy(self, *args):
-        opened(self, *args)
-        self.target.threads, self.target.loaded = 1, replace(self.target.loaded, threads=2)
-        self._note_threads()
-
-    monkeypatch.setattr(Contexts, "open", busy)
-    monkeypatch.setattr(NgramDrafter, "propose", lambda *_: NO_DRAFT)
-    lines = succeeded("run", PROMPT, "-n", 24, *flags, "--baseline", COLUMNS="80").stderr.splitlines()
-    lines = [line for line in lines if "tokens/s \u2588" not in line]
-    assert len(lines) <= most and "note: CPU busy: using 1 thread (-t sets it)" in lines
-    assert all(part in "\n".join(lines) for part in (says, "text", "stopped at -n 24"))
 
 
 # --- terminals and colours -----------------------------------------------------------------------------------------
@@ -180,12 +132,6 @@ def colours(text: str) -> list[str]:
     return [code for code in codes if re.fullmatch(r"[39]\d", code)]
 
 
-def test_a_terminal_shows_the_live_view():
-    code, screen = on_terminal(*SHORT)
-    assert code == 0 and colours(screen)
-    assert all(part in screen for part in ("kept", "^C stop", "tokens/s"))
-
-
 @pytest.mark.slow
 def test_no_color_is_obeyed():
     code, screen = on_terminal(*SHORT, NO_COLOR="1")
@@ -199,8 +145,10 @@ def test_a_dumb_terminal_gets_plain_text():
     assert code == 0 and "kept" in screen and ESCAPE not in screen
 
 
-def test_quiet_prints_the_answer_alone_and_force_color_colours_a_pipe_and_does_not_animate_it():
+def test_a_pipe_gets_the_answer_alone_and_colours_if_they_are_forced_and_no_animation():
     plain, quiet, coloured = succeeded(*SHORT), succeeded(*SHORT, "-q"), succeeded(*SHORT, FORCE_COLOR="1")
+    assert plain.stdout == told(*SHORT)["text"].removesuffix("\n") + "\n"
+    assert "kept" in plain.stderr and "not measured" in plain.stderr and ESCAPE not in plain.stderr
     assert (quiet.stderr, quiet.stdout) == ("", plain.stdout)
     assert colours(coloured.stdout) and unstyled(coloured.stdout) == plain.stdout
     assert "\r" not in coloured.stderr and not re.search(r"\x1b\[[\d;?]*[^\dm;?]", coloured.stderr)
