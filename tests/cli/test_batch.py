@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 from devices import device
-from driver import SPECDEC, assert_refused, call
+from driver import assert_refused, call, start, succeeded
+from hub_pairs import wait_until
 
 from specdec_cli.server import batch_run
 
@@ -38,23 +38,28 @@ def answers(path):
     return {line["custom_id"]: line["response"] for line in map(json.loads, path.read_bytes().splitlines())}
 
 
-def test_each_request_is_answered(models, tmp_path):
+def test_each_request_is_answered_and_once_more_if_its_line_was_cut_off(models, tmp_path):
     """Also one with many prompts, by a model whose name is not text."""
     source, output = requests(tmp_path / "in.jsonl", 9), tmp_path / "out.jsonl"
     with source.open("a") as file:
-        file.write(json.dumps({"custom_id": "many", "url": "/v1/completions", "body": {"prompt": ["a"] * 20}}))
+        body = {"prompt": ["a"] * 20, "temperature": 0}
+        file.write(json.dumps({"custom_id": "many", "url": "/v1/completions", "body": body}))
     target = tmp_path / os.fsdecode(b"\xff.gguf")
     target.symlink_to(models[1])
-    models = [*models, "-m", target, "-n", 9, "-np", 1]
-    done = call("batch", *models, source, "-o", output)
-    assert done.exit_code == 0 and "10 answers" in done.stderr
+    command = ("batch", *models, "-m", target, "-n", 9, "-np", 1, source, "-o", output)
+    assert "10 answers" in succeeded(*command).stderr
     got = answers(output)
     assert len(got) == 10 and {response["status_code"] for response in got.values()} == {200}
     assert len(got["many"]["body"]["choices"]) == 20 and got["many"]["body"]["model"] == "\ufffd"
     assert got["chat 4"]["body"]["choices"][0]["message"]["content"]
     assert got["text 3"]["body"]["usage"]["completion_tokens"] == 8
     before = output.read_bytes()
-    assert call("batch", *models, source, "-o", output).exit_code == 0 and output.read_bytes() == before
+    succeeded(*command)
+    assert output.read_bytes() == before
+    output.write_bytes(before[:-30])
+    succeeded(*command)
+    texts = [{name: each["body"]["choices"] for name, each in some.items()} for some in (got, answers(output))]
+    assert texts[0] == texts[1]
 
 
 def test_bad_lines_are_reported_and_stop_nobody(models, tmp_path):
@@ -140,33 +145,22 @@ def test_a_source_that_changes(models, tmp_path, monkeypatch):
     assert_refused(call("batch", *models, source, "-o", output), 1, "has changed")
 
 
-def killed(models, source, output, send):
-    """Whether it was ended by a signal, three answers further, before it was done."""
-    command = [*SPECDEC, "batch", *map(str, models), str(source), "-o", str(output)]
-    lines = output.read_bytes().count(b"\n") if output.exists() else 0
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            if output.exists() and output.read_bytes().count(b"\n") >= lines + 3:
-                process.send_signal(send)
-                break
-            time.sleep(0.005)
-        return process.wait(30) == (-send if send == signal.SIGKILL else 128 + send)
+def test_killed_or_interrupted_it_goes_on(models, tmp_path, monkeypatch):
+    source, output = requests(tmp_path / "in.jsonl", 12, 60), tmp_path / "out.jsonl"
+    command = ("batch", *models, source, "-o", output)
+    with start(*command) as process:
+        wait_until(lambda: output.exists() and b"\n" in output.read_bytes(), process)
+        process.kill()
+    answer, calls = batch_run.BatchRun._answer, iter(range(12))
 
+    async def interrupted(self, *args):
+        if next(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return await answer(self, *args)
 
-def test_killed_and_started_again(models, tmp_path):
-    source, output = requests(tmp_path / "in.jsonl", 24, 60), tmp_path / "out.jsonl"
-    ended = [killed(models, source, output, send) for send in (signal.SIGKILL, signal.SIGINT)]
-    assert any(ended)
-    assert call("batch", *models, source, "-o", output).exit_code == 0
-    lines = output.read_bytes().splitlines()
-    assert len(lines) == len(answers(output)) == 24
-
-
-def test_a_line_that_was_cut_off_is_answered_again(models, tmp_path):
-    source, output = requests(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
-    assert call("batch", *models, source, "-o", output).exit_code == 0
-    whole = answers(output)
-    output.write_bytes(output.read_bytes()[:-30])
-    assert call("batch", *models, source, "-o", output).exit_code == 0
-    texts = [{name: each["body"]["choices"] for name, each in some.items()} for some in (whole, answers(output))]
-    assert texts[0] == texts[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_run.BatchRun, "_answer", interrupted)
+        assert_refused(call(*command), 130, "interrupted", "to continue")
+    assert 0 < output.read_bytes().count(b"\n") < 12
+    succeeded(*command)
+    assert len(output.read_bytes().splitlines()) == len(answers(output)) == 12

@@ -98,13 +98,6 @@ def test_text_between_fences_is_a_message_just_as_it_is(monkeypatch):
     assert list(turns(str)) == [("// x  \ny  ", False), ("/clear", False), ("/help", True), ("What? Be brief.", False)]
 
 
-def test_a_file_with_fences_gets_longer_ones(tmp_path):
-    (tmp_path / "page.md").write_text("```\nmake\n```\n")
-    session = ChatSession(None, None)
-    session.do_file(str(tmp_path / "page.md"))
-    assert session.attached.endswith(":\n````\n```\nmake\n```\n````\n\n")
-
-
 def test_a_returned_message_keeps_its_fences(monkeypatch):
     session = ChatSession(None, None)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -133,6 +126,13 @@ def test_a_refused_message_and_its_file_are_kept(monkeypatch):
     assert session.attached == ""
 
 
+def test_a_file_with_fences_gets_longer_ones(tmp_path):
+    (tmp_path / "page.md").write_text("```\nmake\n```\n")
+    session = ChatSession(None, None)
+    session.do_file(str(tmp_path / "page.md"))
+    assert session.attached.endswith(":\n````\n```\nmake\n```\n````\n\n")
+
+
 def test_a_file_belongs_to_one_message_of_one_conversation(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("x")
@@ -146,11 +146,14 @@ def test_a_refused_edit_changes_nothing(models):
     assert code == 1 and "fills the context" in err and "2 messages" in err
 
 
-def test_show_prints_words(models):
+def test_show_prints_words_and_the_rule_that_is_in_use(models):
     _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/show", more=["--drafter", "auto"])
     said = {" ".join(line.split()) for line in err.splitlines()}
     assert {"drafter auto (ngram+model)", "temp 0 (greedy)", "lora none", "seed not set", "bitwise on"} <= said
     assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
+    assert re.search(r"accept +coupled", err)
+    configure("accept: rejection\n")
+    assert re.search(r"accept +rejection", script(models, "/show")[2])
 
 
 def test_drafts_come_back(models):
@@ -161,12 +164,6 @@ def test_drafts_come_back(models):
         assert re.findall(r"^drafter +(.*?) *$", err, re.MULTILINE) == ["none", after]
 
 
-def test_the_rule_is_coupled_unless_another_is_chosen(models):
-    assert re.search(r"accept +coupled", script(models, "/show")[2])
-    configure("accept: rejection\n")
-    assert re.search(r"accept +rejection", script(models, "/show")[2])
-
-
 def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
     script_of = ("one", "two", "/alone")
     assert script(models, *script_of)[0] == 0
@@ -175,11 +172,15 @@ def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
     assert code == 1 and "the answer is not the target's own: computed again" in err and "please report it" in err
 
 
-def test_alone_is_interrupted_while_it_compares(models, monkeypatch):
-    def interrupted(*_):
-        raise Interrupted
+def raising(error):
+    def fail(*_):
+        raise error
 
-    monkeypatch.setattr(Generation, "compared_with", interrupted)
+    return fail
+
+
+def test_alone_is_interrupted_while_it_compares(models, monkeypatch):
+    monkeypatch.setattr(Generation, "compared_with", raising(Interrupted()))
     refused = ("/load none", f"/edit {'x' * 4000}")
     code, _, err = script(models, "one", "/alone", "two", *refused, "/alone", "/clear", "/alone")
     assert err.count("interrupted: the answers were not compared") == err.count("tokens/s, ") == 2
@@ -215,10 +216,7 @@ def test_ctrl_c_outside_an_answer_does_not_end_the_chat(models, monkeypatch):
 
 
 def test_a_script_ends_with_its_reader(models, monkeypatch):
-    def gone(*_):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(PlainDisplay, "show", gone)
+    monkeypatch.setattr(PlainDisplay, "show", raising(BrokenPipeError()))
     monkeypatch.setattr("specdec_cli.cli.output.close", lambda _: None)
     code, _, err = script(models, "one", "/show")
     assert code == 0 and "messages" not in err
@@ -257,11 +255,7 @@ def test_what_cannot_be_talked_with(models):
     assert_refused(call("chat", "-m", "/none.gguf", SPECDEC_DRAFTER="ngram"), 2, "there is no file")
     code, _, err = script(models, more=["--resume", "none"])
     assert code == 2 and "no saved conversation" in err and "Saved conversations: none yet." in err
-
-
-def test_a_script_that_is_not_utf8(models):
-    """Whatever encoding Python has for a pipe."""
-    for encoding in ("utf-8", "latin-1"):
+    for encoding in ("utf-8", "latin-1"):  # of this process for a pipe
         done = CliRunner(charset=encoding).invoke(app, ["chat", *map(str, models)], input=b"caf\xe9\n")
         assert_refused(done, 2, "is not UTF-8 text")
 
@@ -301,23 +295,16 @@ def test_at_a_terminal(models):
         assert terminal.ended() == 0
 
 
-def test_at_a_dumb_terminal(models):
-    with Terminal("chat", *models, env={"TERM": "dumb"}) as terminal:
-        enter(terminal, b"one", "tokens kept")
-        enter(terminal, b"/edit", "> one")
+def test_at_a_dumb_terminal_with_the_answers_in_a_file(models):
+    with Terminal("chat", *models, env={"TERM": "dumb"}, streams=("stdin", "stderr")) as terminal:
+        enter(terminal, b"zebra", "tokens kept")
+        enter(terminal, b"/edit", "> zebra")
         terminal.press(b"\r")
         prompted(terminal)
         terminal.press(b"/exit\r")
         assert terminal.ended() == 0 and b"\x1b" not in terminal.raw
-        assert terminal.text.count("tokens kept") == terminal.text.count("> one") == 2
-
-
-def test_what_is_typed_does_not_come_into_the_file_of_the_answers(models):
-    with at_terminal(*models, streams=("stdin", "stderr")) as terminal:
-        enter(terminal, b"zebra", "tokens kept")
-        prompted(terminal)
-        terminal.press(b"\x04")
-        assert terminal.ended() == 0 and b"zebra" not in terminal.process.stdout.read()
+        assert terminal.text.count("tokens kept") == terminal.text.count("> zebra") == 2
+        assert b"zebra" not in terminal.process.stdout.read(), "what is typed is no answer"
 
 
 @pytest.mark.slow

@@ -25,39 +25,35 @@ BUNDLED = sorted(path.stem for path in profiles.bundled_dir().glob("*.yaml"))
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """Two pulled pairs, a split model in the Hub's cache, and two files in the folder at hand."""
-    hub = tmp_path / "hf" / "hub"
+    snapshot = tmp_path / "hf" / "hub" / "models--org--m-GGUF" / "snapshots" / ("c" * 40)
     model = RemoteModel("org/m-GGUF:Q8_0", "org/m-GGUF", "c" * 40, (RemoteFile("m-Q8_0.gguf", 1, "a" * 64),))
     for name in PULLED:
         pairs.save(PulledPair(name, model, None, "2026-01-01"))
-    snapshot = hub / "models--org--m-GGUF" / "snapshots" / ("c" * 40)
-    for name in ("m-Q8_0.gguf", "BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf", "plain.gguf"):
-        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
-        (snapshot / name).touch()
     folder = tmp_path / "at hand"
-    (folder / "sub").mkdir(parents=True)
-    for name in ("big.gguf", "notes.txt", "sub/small.gguf"):
-        (folder / name).touch()
+    for path in (
+        *(snapshot / name for name in ("m-Q8_0.gguf", "plain.gguf")),
+        *(snapshot / "BF16" / f"m-BF16-0000{part}-of-00002.gguf" for part in (1, 2)),
+        *(folder / name for name in ("big.gguf", "notes.txt", "sub/small.gguf")),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     monkeypatch.chdir(folder)
-    return folder
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_pair_is_here_if_it_is_whole(here, monkeypatch, whole):
-    monkeypatch.setattr(PulledPair, "is_here", lambda _pair: whole)
-    assert any("(here)" in about for _, about in completion.pairs("qwen3-8b")) == whole
+def test_a_pair_is_here_if_it_is_whole(here, monkeypatch):
+    for whole in (False, True):
+        monkeypatch.setattr(PulledPair, "is_here", lambda _pair, whole=whole: whole)
+        assert any("(here)" in about for _, about in completion.pairs("qwen3-8b")) == whole
 
 
-def test_what_fails_offers_nothing(monkeypatch):
-    monkeypatch.setattr(profiles, "names", None)
-    assert completion.pairs("") == completion.models("") == []
-
-
-def test_a_broken_file_hides_nothing_else(here):
+def test_what_is_broken_hides_nothing_else_and_what_fails_offers_nothing(here, monkeypatch):
     own_profile("broken", "target: [1\n")
     (profiles.config_dir() / "pulled" / "damaged.json").write_text("{")
     assert {"demo", "qwen3-8b"} <= {name for name, _ in completion.pairs("")}
     assert set(PULLED) <= set(completion.pulled_pairs(""))
     assert completion.models("\0") == completion.models("x" * 5000) == []
+    monkeypatch.setattr(profiles, "names", None)
+    assert completion.pairs("") == completion.models("") == []
 
 
 def asked(shell: str, line: str) -> dict[str, str]:
@@ -70,13 +66,6 @@ def complete(shell: str, line: str) -> list[str]:
     done = CliRunner().invoke(app, [], prog_name="specdec", env=asked(shell, line))
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout.splitlines()
-
-
-def as_specdec(*args: str, **env: str) -> str:
-    """In a process, under the command's own name, which scripts and variables are called after."""
-    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
-    command = [sys.executable, "-c", main, *args]
-    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(
@@ -105,6 +94,13 @@ def test_every_offer_is_one_line_and_every_line_an_offer(here):
         own_profile("zz", yaml.safe_dump({"target": "x", "description": text}))
         (line,) = complete("fish", "specdec show zz")
         assert line.startswith("zz\t")
+
+
+def as_specdec(*args: str, **env: str) -> str:
+    """In a process, under the command's own name, which scripts and variables are called after."""
+    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
+    command = [sys.executable, "-c", main, *args]
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout
 
 
 def test_completion_in_a_process_is_quick(here):

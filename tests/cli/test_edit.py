@@ -47,15 +47,25 @@ def invoke(*args):
 # The passage
 
 
-def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
+@pytest.fixture
+def changed(tmp_path):
+    """What an answer makes of a text, or of some of its lines."""
+
+    def changed(answer, text=TEXT, name="code.py", lines=None):
+        (tmp_path / name).write_bytes(text.encode())
+        return Passage.read(tmp_path / name, lines).changed(answer)
+
+    return changed
+
+
+def test_of_a_part_only_these_lines_are_sent_and_replaced(file, changed):
     whole = Passage.read(file, None).prompt("Rename add.")
     assert "the file code.py as follows: Rename add." in whole and whole.endswith(f"```\n{TEXT}```")
     passage = Passage.read(file, "1:2")
     assert passage.text == "def add(a, b):\n    return a + b\n" and "these lines of" in passage.prompt("x")
-    assert passage.changed("```python\ndef add(x, y):\n    return x + y\n```") == TEXT.replace("a, b", "x, y").replace(
-        "a + b", "x + y"
-    )
     assert Passage.read(file, "4:").text == "\nprint(add(1, 2))\n" and Passage.read(file, ":99").text == TEXT
+    answer = "```python\ndef add(x, y):\n    return x + y\n```"
+    assert changed(answer, lines="1:2") == TEXT.replace("a, b", "x, y").replace("a + b", "x + y")
 
 
 @pytest.mark.parametrize(
@@ -65,14 +75,13 @@ def test_of_a_part_only_these_lines_are_sent_and_replaced(file):
         "Here it is:\n\n```py\nnew\n```\n\nDone.",
         "```py\nnew\n```\n\nRun it with:\n\n```sh\npython code.py\n```",
         "<think>Perhaps ```py\nold\n```</think>\n\n```py\nnew\n```",
-        " Here it is:\n\n ```python\nnew\n ```",
         " ```python\nnew\n```",
         "~~~python\nnew\n~~~",
         "<|channel|>analysis<|message|>```\nold\n```<|end|><|start|>assistant<|channel|>final<|message|>```\nnew\n```",
     ],
 )
-def test_the_first_code_block_is_taken(file, answer):
-    assert Passage.read(file, None).changed(answer) == "new\n"
+def test_the_first_code_block_is_taken(changed, answer):
+    assert changed(answer) == "new\n"
 
 
 @pytest.mark.parametrize(
@@ -81,31 +90,25 @@ def test_the_first_code_block_is_taken(file, answer):
         "First install mypy:\n\n```bash\npip install mypy\n```\n\nThen:\n\n```python\n{new}```",
         "Before:\n\n```python\n{old}```\n\nAfter:\n\n```python\n{new}```",
         "```python\n{new}```\n\nRun it with:\n\n```\npython code.py\n```",
+        "{new}\n\n",
     ],
 )
-def test_of_several_blocks_the_changed_text_is_taken(file, answer):
+def test_of_several_blocks_or_of_none_the_changed_text_is_taken(changed, answer):
     new = TEXT.replace("add", "plus")
-    assert Passage.read(file, None).changed(answer.format(old=TEXT, new=new)) == new
+    assert changed(answer.format(old=TEXT, new=new)) == new
 
 
-def test_an_answer_without_a_block_is_taken_if_it_resembles_the_text(file):
-    assert Passage.read(file, None).changed(f"{TEXT.replace('add', 'plus')}\n\n") == TEXT.replace("add", "plus")
-    file.write_text(f"\n\n{TEXT}")
-    assert Passage.read(file, None).changed(TEXT) == file.read_text()
-    changed = TEXT.replace("\n\n\n", "\n\n```sh\npython code.py\n```\n\n")
-    assert Passage.read(file, None).changed(changed) == f"\n\n{changed}"
-
-
-def test_a_heading_is_no_fence(file):
-    file.write_text("Use\n-----\nRun make.\n\nSee\n-----\nRun it.\n")
-    changed = file.read_text().replace("-----", "~~~~~")
-    assert Passage.read(file, None).changed(changed) == changed
+def test_blank_lines_before_a_text_stay(changed):
+    text = f"\n\n{TEXT}"
+    assert changed(TEXT, text) == text
+    new = TEXT.replace("\n\n\n", "\n\n```sh\npython code.py\n```\n\n")
+    assert changed(new, text) == f"\n\n{new}"
 
 
 @pytest.mark.parametrize("inner", ["```sh\nmake\n```\n", "~~~\nmake\n~~~\n", "1. Run\n   ```sh\n   make\n   ```\n"])
-def test_blocks_in_the_block_are_a_part_of_it(file, inner):
-    changed = f"# Use\n\n{inner}\n# Licence\n"
-    assert Passage.read(file, None).changed(f"```markdown\n{changed}```\n\nAnd:\n\n```sh\nls\n```") == changed
+def test_blocks_in_the_block_are_a_part_of_it(changed, inner):
+    new = f"# Use\n\n{inner}\n# Licence\n"
+    assert changed(f"```markdown\n{new}```\n\nAnd:\n\n```sh\nls\n```") == new
 
 
 @pytest.mark.parametrize(
@@ -114,18 +117,16 @@ def test_blocks_in_the_block_are_a_part_of_it(file, inner):
         "",
         "Sorry, I can't.",
         "```\n\n```",
-        f"```python\n{TEXT}",
         f"Here it is:\n\n```python\n{TEXT}",
         f"Sure! Here is the changed file:\n\n{TEXT}",
-        f"Here\u2019s the file:\n\n{TEXT}",
         f"The updated code:\n\n{TEXT}",
         f"```diff\n-def add(a, b):\n+def plus(a, b):\n{TEXT[15:]}```",
         f"```\n@@ -1 +1 @@\n-def add(a, b):\n+def plus(a, b):\n{TEXT[15:]}```",
     ],
 )
-def test_any_other_answer_is_refused(file, answer):
+def test_any_other_answer_is_refused(changed, answer):
     with pytest.raises(SpecdecError, match="nothing was written"):
-        Passage.read(file, None).changed(answer)
+        changed(answer)
 
 
 @pytest.mark.parametrize(
@@ -133,69 +134,52 @@ def test_any_other_answer_is_refused(file, answer):
     [
         "# ...",
         "    # ... (other functions remain the same) ...",
-        "// existing code here",
         "# Rest of the code remains unchanged",
         "{/* … */}",
         "[... rest of the file ...]",
     ],
 )
-def test_a_line_in_place_of_others_is_refused(file, line):
+def test_a_line_in_place_of_others_is_refused_unless_it_was_there(changed, line):
     for answer in (f"```python\n{TEXT}{line}\n```", f"{TEXT}{line}\n"):
         with pytest.raises(SpecdecError, match="leaves out a part"):
-            Passage.read(file, None).changed(answer)
-    file.write_text(f"{TEXT}{line}\n")
-    assert Passage.read(file, None).changed(f"{TEXT}{line}\n...\n") == f"{TEXT}{line}\n...\n"
-
-
-def test_a_diff_can_be_changed(tmp_path):
-    path = tmp_path / "a.diff"
-    path.write_text("--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n")
-    new = path.read_text().replace("y", "z")
-    assert Passage.read(path, None).changed(f"```diff\n{new}```") == new
+            changed(answer)
+    assert changed(f"{TEXT}{line}\n...\n", f"{TEXT}{line}\n") == f"{TEXT}{line}\n...\n"
 
 
 @pytest.mark.parametrize("prose", ["", "Here is the changed file:\n\n"])
-def test_the_fences_around_a_text_with_fences_may_be_short(tmp_path, prose):
-    path = tmp_path / "page.md"
-    path.write_text("# Use\n\n```sh\nmake\n```\n\n# Licence\n")
-    new = path.read_text().replace("Use", "Usage")
-    assert Passage.read(path, None).changed(f"{prose}```markdown\n{new}```") == new
+def test_the_fences_around_a_text_with_fences_may_be_short(changed, prose):
+    text = "# Use\n\n```sh\nmake\n```\n\n# Licence\n"
+    new = text.replace("Use", "Usage")
+    assert changed(f"{prose}```markdown\n{new}```", text) == new
     with pytest.raises(SpecdecError, match="nothing was written"):  # where it ends can't be seen
-        Passage.read(path, None).changed(f"{prose}```markdown\n{new.replace('```sh', '```')}```")
+        changed(f"{prose}```markdown\n{new.replace('```sh', '```')}```", text)
 
 
-def test_a_text_with_fences_gets_longer_ones(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text("# Use\n\n```sh\nmake\n```\n")
-    passage = Passage.read(path, None)
-    assert "\n````\n# Use" in passage.prompt("x")
-    changed = "# Usage\n\n```sh\nmake\n```\n"
-    assert passage.changed(f"````\n{changed}````") == passage.changed(changed) == changed
-    path.write_text("# Use\n\n~~~sh\nmake\n~~~\n")
-    assert Passage.read(path, None).changed(changed.replace("`", "~")) == changed.replace("`", "~")
+def test_a_text_with_fences_gets_longer_ones(file, changed):
+    text, new = "# Use\n\n```sh\nmake\n```\n", "# Usage\n\n```sh\nmake\n```\n"
+    assert changed(f"````\n{new}````", text) == changed(new, text) == new
+    assert "\n````\n# Use" in Passage.read(file, None).prompt("x")
+    assert changed(new.replace("`", "~"), text.replace("`", "~")) == new.replace("`", "~")
 
 
-def test_a_text_about_thoughts_loses_nothing(tmp_path):
-    path = tmp_path / "code.py"
-    path.write_text('begin = "<think>"\nend = "</think>"\nx = 1\n')
-    new = path.read_text().replace("1", "2")
+def test_what_looks_like_more_than_text_loses_nothing(changed):
+    """A heading that is no fence, a diff, and a text about thoughts."""
+    heading = "Use\n-----\nRun make.\n\nSee\n-----\nRun it.\n"
+    assert changed(heading.replace("-----", "~~~~~"), heading) == heading.replace("-----", "~~~~~")
+    patch = "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
+    new = patch.replace("y", "z")
+    assert changed(f"```diff\n{new}```", patch, "a.diff") == new
+    code = 'begin = "<think>"\nend = "</think>"\nx = 1\n'
+    new = code.replace("1", "2")
     for answer in (new, f"```\n{new}```", f"<think>Hm.</think>\n\n```\n{new}```"):
-        assert Passage.read(path, None).changed(answer) == new
+        assert changed(answer, code) == new
 
 
-def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
-    monkeypatch.setattr(command, "show_answer", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(command, "print_run_report", lambda *_, **__: None)
-    code, out, err = invoke(file, "Add a comment.", *chatting, "--write")
-    assert (code, out) == (130, "") and "Nothing was written." in err and file.read_bytes() == TEXT.encode()
-
-
-def test_old_lines_keep_their_endings(tmp_path):
-    path = tmp_path / "code.py"
-    path.write_bytes(b"a = 1\r\nb = 2\nc = 3\r\nd = 4\r\n")
-    changed = Passage.read(path, None).changed("```\na = 1\nb = 2\nc = 5\nnew\nd = 4\n```")
-    assert changed == "a = 1\r\nb = 2\nc = 5\r\nnew\r\nd = 4\r\n"
-    assert Passage.read(path, "2:3").changed("```\nb = 2\nc = 5\n```") == "a = 1\r\nb = 2\nc = 5\r\nd = 4\r\n"
+def test_old_lines_keep_their_endings(changed):
+    text = "a = 1\r\nb = 2\nc = 3\r\nd = 4\r\n"
+    new = changed("```\na = 1\nb = 2\nc = 5\nnew\nd = 4\n```", text)
+    assert new == "a = 1\r\nb = 2\nc = 5\r\nnew\r\nd = 4\r\n"
+    assert changed("```\nb = 2\nc = 5\n```", text, lines="2:3") == "a = 1\r\nb = 2\nc = 5\r\nd = 4\r\n"
 
 
 @given(
@@ -260,6 +244,13 @@ def test_an_answer_that_leaves_out_most_lines_is_not_written_unseen(file, chatti
     assert code == 1 and "+def plus" in out and "nothing was written" in err and file.read_text() == TEXT
 
 
+def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
+    monkeypatch.setattr(command, "show_answer", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(command, "print_run_report", lambda *_, **__: None)
+    code, out, err = invoke(file, "Add a comment.", *chatting, "--write")
+    assert (code, out) == (130, "") and "Nothing was written." in err and file.read_bytes() == TEXT.encode()
+
+
 @pytest.mark.parametrize("redirected", STREAMS)
 def test_it_does_not_ask_where_nobody_sees_the_question(monkeypatch, redirected):
     streams = {name: SimpleNamespace(isatty=lambda name=name: name != redirected) for name in STREAMS}
@@ -267,13 +258,10 @@ def test_it_does_not_ask_where_nobody_sees_the_question(monkeypatch, redirected)
     assert not command._can_ask()
 
 
-def test_an_answer_without_a_change_says_so(file, chatting, monkeypatch):
+def test_a_file_that_nothing_changes_or_that_changed_meanwhile_is_left_alone(file, chatting, monkeypatch):
     answering(monkeypatch, f"```\n{TEXT}```")
     code, out, err = invoke(file, "Do nothing.", *chatting, "--write")
     assert (code, out) == (0, "") and "Nothing changed." in err
-
-
-def test_a_file_that_changed_meanwhile_is_left_alone(file, chatting, monkeypatch):
     answering(monkeypatch, f"```\n{TEXT}new\n```", lambda: file.write_text("mine\n"))
     code, _, err = invoke(file, "Rename.", *chatting, "--write")
     assert code == 1 and "has changed since it was read" in err and file.read_text() == "mine\n"
@@ -297,7 +285,6 @@ def test_an_answer_that_was_cut_off_is_not_written(file, chatting, monkeypatch):
         (b"a\n", ["--range", "2:3"], "there are no lines 2:3"),
         (b"a\n", ["--range", "9" * 5000], "cannot be '999"),
         (b"a\n", ["--range", ""], "cannot be ''"),
-        (b"a\nb\n", ["--range", "2:1"], "there are no lines 2:1"),
         (b"word " * 3000, ["-c", "1024"], "the context holds 1,024"),
         (b"a\nb\nEND = '<|endoftext|>'\n", ["--range", "2:"], "line 3 of"),
         pytest.param("\u00e9".encode() * ((2 << 20) + 1), [], "has more than 4 MiB", id="cut inside a character"),

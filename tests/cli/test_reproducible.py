@@ -20,9 +20,6 @@ def found(*args):
     return told("run", *args)
 
 
-# --- a seed ---
-
-
 def test_a_seed_fixes_the_text_whatever_drafts_it():
     alone = found(TEXT, *SAMPLED, "--drafter", "none")
     assert alone["accept"] == "coupled"
@@ -46,9 +43,6 @@ def test_a_wrong_answer_ends_a_run_with_an_error(monkeypatch):
     assert "the answer is not the target's own" in done.stderr
 
 
-# --- bitwise ---
-
-
 def test_bitwise_says_which_passes_agree_and_gives_the_targets_text():
     alone = found(TEXT, "-n", 24, "--drafter", "none", "--bitwise")
     done = run(TEXT, "-n", 24, "-k", 5, "--bitwise", "--baseline", "-v")
@@ -66,9 +60,6 @@ def test_what_bitwise_cannot_promise_is_refused(tmp_path):
         (["-m", mamba, "--drafter", "ngram"], "mamba.gguf", "recurrent"),
     ):
         assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
-
-
-# --- what passes cost is kept ---
 
 
 @pytest.mark.slow

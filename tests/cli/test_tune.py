@@ -3,7 +3,6 @@
 import itertools
 import json
 import signal
-import time
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
@@ -16,7 +15,6 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, confi
 from engines import open_session
 from full_disk import full_disk
 from recorded import recording
-from terminal import Terminal
 
 from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
@@ -250,36 +248,34 @@ def test_the_draft_is_placed_where_it_is_faster_anew_each_time(beside_a_gpu, ope
 
 def test_what_tune_does_not_take(monkeypatch):
     monkeypatch.setattr(library, "supports_gpu", lambda: False)
-    for flags in (["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]):
-        done = tune(*flags)
-        assert (done.exit_code, done.stdout) == (2, "") and "specdec: " in done.stderr
     for code, says, *flags in (
+        (2, "-k", "-k", 3),
+        (2, "-n", "-n", 8),
+        (2, "a prompt", "a prompt"),
+        (2, "what-if", "--what-if"),
+        (2, "drafter", "--drafter", "none"),
         (2, "--seconds can't be", "--seconds", 0.5),
         (2, "--seconds can't be", "--seconds", "nan"),
         (2, "temperature", "--temp", "nan"),
         (2, "-md", "-m", TARGET),
+        (2, "rejection or match", "--accept", "typical", "--temp", 0.8),
         (2, "'python'", "--prompts", "pyhton"),
         (1, "1,000,000,000 tokens", "-c", 10**9),
     ):
         assert_refused(tune(*flags), code, says)
-
-
-def test_prompts_too_long_for_the_context_and_settings_that_do_not_draft(tmp_path):
-    (tmp_path / "long.txt").write_text("def f(x): return x " * 80 + "\n")
-    assert_refused(tune("--prompts", tmp_path / "long.txt", "-c", 256), 1, "too long", "-c")
+    for how in ((), ("--what-if", "h200")):
+        heads = tune("-m", TARGET, "-md", TARGET.with_name("eagle3.gguf"), *how, SPECDEC_DRAFTER="ngram+eagle3")
+        assert_refused(heads, 3, "tune needs a draft model", "run and compare")
     configure("drafter: none\n")
     assert_refused(tune(), 2, "nothing to tune")
 
 
-@pytest.mark.parametrize("how", [(), ("--what-if", "h200")])
-def test_heads_are_not_tuned(how):
-    heads = ("-m", TARGET, "-md", TARGET.with_name("eagle3.gguf"))
-    assert_refused(tune(*heads, *how, SPECDEC_DRAFTER="ngram+eagle3"), 3, "tune needs a draft model", "run and compare")
-
-
-def test_too_little_to_go_on(tmp_path, timed):
-    (tmp_path / "one.txt").write_text("class Stack:\\n    def __init__(self):\n")
-    assert_refused(tune("--prompts", tmp_path / "one.txt", "--seconds", 1, "-c", 256), 1, "too few tokens", "--prompts")
+def test_prompts_that_are_too_long_or_too_few(tmp_path, timed):
+    path = tmp_path / "prompts.txt"
+    path.write_text("def f(x): return x " * 80 + "\n")
+    assert_refused(tune("--prompts", path, "-c", 256), 1, "too long", "-c")
+    path.write_text("class Stack:\\n    def __init__(self):\n")
+    assert_refused(tune("--prompts", path, "--seconds", 1, "-c", 256), 1, "too few tokens", "--prompts")
     assert not tuning.path_of(TARGET, DRAFT).exists()
 
 
@@ -337,9 +333,10 @@ def test_a_pair_without_a_recording(tmp_path):
 # --- Ctrl-C ---
 
 
-def test_interrupted():
-    with Terminal("tune", "--seconds", 2, streams=("stderr",)) as terminal:
-        terminal.read(until="recording")
-        time.sleep(0.05)
-        assert terminal.ended_by(signal.SIGINT) == 130 and "nothing was saved" in terminal.text
-        assert terminal.process.stdout.read() == b"" and not list((profiles.config_dir() / "tuned").glob("*"))
+def test_interrupted(timed, monkeypatch):
+    """The answer that is being recorded is given up."""
+    record = tuner.Tuner.record
+    monkeypatch.setattr(tuner.Tuner, "record", lambda self: (signal.raise_signal(signal.SIGINT), record(self))[1])
+    done = tune("--seconds", 2)
+    assert (done.exit_code, done.stdout) == (130, "") and "nothing was saved" in done.stderr
+    assert not list((profiles.config_dir() / "tuned").glob("*"))
