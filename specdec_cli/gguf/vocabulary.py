@@ -109,7 +109,7 @@ class Vocabulary:
 
 def pre_tokenizer(header: Header) -> str:
     """The name of the pre-tokenizer that llama.cpp uses; "default" if the file names none."""
-    if header.metadata.get("tokenizer.ggml.model") == "gemma4":  # files of this kind rarely name it
+    if str(header.metadata.get("tokenizer.ggml.model")) == "gemma4":  # files of this kind rarely name it
         return "gemma4"
     return str(header.metadata.get("tokenizer.ggml.pre", "default"))
 

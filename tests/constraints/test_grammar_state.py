@@ -14,6 +14,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 PIECES = [
     *(bytes([byte]) for byte in range(256)),
     *(b"yes", b"no", b"maybe", b'{"', b'":', b' "', b"name", b"na", b"me", b'"}', b"12", b"34"),
+    b"<|start|>",
 ]
 THINK, THOUGHT, END = range(len(PIECES), len(PIECES) + 3)
 THINKS, CHANNELS = ("<think>", "</think>"), ("<|channel|>", "<|message|>")
@@ -146,11 +147,18 @@ def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
 
 
 @pytest.mark.parametrize("written", [0, 5, 15])
-def test_of_several_messages_only_the_final_one_is_bound(written):
+@pytest.mark.parametrize("turns", [1, 2])
+def test_of_several_messages_only_the_final_one_is_bound(turns, written):
     words = Words(CHANNELS)
-    thoughts = [THINK, *words.tokenize("analysis"), THOUGHT, *ids(b"no"), END, *words.tokenize("assistant")]
-    answer = [*thoughts, THINK, *words.tokenize("final json"), THOUGHT]
-    bound, context = state(Grammar.regex("yes"), ids(b"me"), 1, marks=CHANNELS)
+    name = words.tokenize
+
+    def message(head, text):
+        return [*name(f"<|start|>{head[0]}"), *([THINK, *name(head[1])] if head[1:] else ()), THOUGHT, *name(text)]
+
+    asked = message(["user"], "no")
+    prompt = [*asked, *((turns - 1) * [*message(["assistant", "final"], "yes"), *asked]), *name("<|start|>assistant")]
+    answer = [THINK, *name("analysis"), THOUGHT, *ids(b"no"), *message(["assistant", "final json"], "")]
+    bound, context = state(Grammar.regex("yes"), prompt, len(prompt), marks=CHANNELS)
     assert pieces(bound.mask()) == {THINK, b"yes"}
     context += answer[:written]
     assert bound.allowed([*answer[written:], *ids(b"yes"), END]) == len(answer) - written + 2

@@ -8,8 +8,23 @@ from hypothesis import strategies as st
 
 from specdec_cli.gguf.thoughts import Thoughts, opens_thoughts
 
-ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>"
-MARKS = ["<think>", "</think>", "<|start|>", "assistant", "<|channel|>", "<|message|>", "final", ANALYSIS, FINAL]
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+MARKS = [
+    "<think>",
+    "</think>",
+    "[THINK]",
+    "[/THINK]",
+    "<|channel>thought",
+    "<channel|>",
+    "<|end|>",
+    "<|start|>",
+    "assistant",
+    "<|channel|>",
+    "<|message|>",
+    "final",
+    ANALYSIS,
+    FINAL,
+]
 TEXTS = st.lists(st.sampled_from([*MARKS, "\n", " ", "a", "<", "</", "<|", "<thin", "k>"]), max_size=9).map("".join)
 
 
@@ -28,8 +43,10 @@ TEXTS = st.lists(st.sampled_from([*MARKS, "\n", " ", "a", "<", "</", "<|", "<thi
         (False, f"{ANALYSIS}Hm.{FINAL}Yes. {FINAL}", "Hm.", f"Yes. {FINAL}"),
         (False, "<|channel|>final <|constrain|>json<|message|>{}", "", "{}"),
         (False, "<|channel|>final<|message|>  indented", "", "  indented"),
-        (False, f"{ANALYSIS}a<|start|>assistant<|channel|>commentary<|message|>b{FINAL}c", "ab", "c"),
-        (False, f"{ANALYSIS}Hm <|sta", "Hm <|sta", ""),
+        (False, f"{ANALYSIS}a<|end|><|start|>assistant<|channel|>commentary<|message|>b{FINAL}c", "ab", "c"),
+        (False, f"{ANALYSIS}Hm <|en", "Hm <|en", ""),
+        (False, "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
+        (False, "<|channel>thought\nHm.<channel|>Yes.", "Hm.", "Yes."),
         (False, "<|channel|>ana", "", ""),
     ],
 )
