@@ -18,9 +18,16 @@ KINDS = ("target", "llama", "olmo2-window")
 
 
 @pytest.fixture
-def grows(opened):
-    """Opens contexts for trees, and for the same tokens one after the other."""
-    return lambda kind, branches=BRANCHES, rows=ROWS, **options: opened(kind, rows, branches, **options)
+def both(opened):
+    """Opens a context for trees and one without, which have read a prompt."""
+
+    def open_both(kind, prompt, rows=ROWS, branches=BRANCHES, **options):
+        contexts = [opened(kind, rows, most, **options) for most in (branches, 1)]
+        for context in contexts:
+            context.decode(prompt)
+        return contexts
+
+    return open_both
 
 
 def same(row, other):
@@ -67,14 +74,6 @@ def prompt_of(length):
     return [(7 * i * i + 3 * i) % 290 + 1 for i in range(length)]
 
 
-def both(grows, kind, prompt, **options):
-    """A context for trees and one without, which have read a prompt."""
-    contexts = grows(kind, **options), grows(kind, 1)
-    for context in contexts:
-        context.decode(prompt)
-    return contexts
-
-
 def siblings_follow(context, alone, prompt, *tokens):
     """Tokens that may follow a text are read as if each were the only one."""
     rows = context.grow(tokens, [-1] * len(tokens)).copy()
@@ -84,15 +83,15 @@ def siblings_follow(context, alone, prompt, *tokens):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_nodes_logits_are_those_of_its_path(grows, kind):
+def test_each_nodes_logits_are_those_of_its_path(both, kind):
     """Trees in one pass or several, of which any path is kept, one after the other; a chain now and then, and the text
     goes on as in a cache that has read nothing else.
     """
     rng = np.random.default_rng(2)
-    context, alone = grows(kind), grows(kind, branches=1)
+    context, alone = both(kind, prompt_of(30))
     empty = forked = 0
     for step in range(120):
-        if context.length > 500 or step == 0:
+        if context.length > 500:
             for each in (context, alone):
                 each.rewind(0)
                 each.decode(prompt_of(30))
@@ -113,18 +112,18 @@ def test_each_nodes_logits_are_those_of_its_path(grows, kind):
         assert context.length == alone.length
         if step % 4 == 0:
             chain = rng.integers(1, 300, 3).tolist()
-            both = [each.decode(chain, all_rows=True).copy() for each in (context, alone)]
-            assert all(same(a, b) for a, b in zip(*both, strict=True)), step
+            rows = [each.decode(chain, all_rows=True).copy() for each in (context, alone)]
+            assert all(same(a, b) for a, b in zip(*rows, strict=True)), step
             for each in (context, alone):
                 each.rewind(each.length - 2)
     assert empty > 5 and forked > 25
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_node_that_sees_another_branch_would_be_seen(grows, kind):
+def test_a_node_that_sees_another_branch_would_be_seen(both, kind):
     """Negative control: what a wrong token on the path, one too many and one too few would look like."""
     prompt = prompt_of(12)
-    context, alone = both(grows, kind, prompt)
+    context, alone = both(kind, prompt)
     for first, other in ((10, 20), (33, 77), (200, 5)):
         rows = context.grow((first, other, 30), (-1, -1, 1)).copy()
         context.keep(())
@@ -136,8 +135,8 @@ def test_a_node_that_sees_another_branch_would_be_seen(grows, kind):
 # The edges
 
 
-def test_a_tree_that_fills_the_context(grows):
-    context, alone = both(grows, "target", prompt_of(256 - 6), n_ctx=256)
+def test_a_tree_that_fills_the_context(both):
+    context, alone = both("target", prompt_of(256 - 6), n_ctx=256)
     context.grow((1, 2, 3, 4), (-1, -1, 0, 0))
     with pytest.raises(SpecdecError, match="context of 256 tokens is full"):
         context.grow((5, 6, 7), (1, 1, 2))
@@ -152,9 +151,9 @@ def test_a_tree_that_fills_the_context(grows):
 
 
 @pytest.mark.parametrize("how", ["keep", "rewind", "rewind to nothing"])
-def test_too_many_branches(grows, how):
+def test_too_many_branches(both, how):
     prompt = prompt_of(20)
-    context, alone = both(grows, "target", prompt, branches=3)
+    context, alone = both("target", prompt, branches=3)
     context.grow((1, 2), (-1, -1))
     with pytest.raises(ValueError, match="more than 3 branches"):
         context.grow((3, 4, 5), (0, 0, 0))
@@ -167,10 +166,10 @@ def test_too_many_branches(grows, how):
     siblings_follow(context, alone, prompt, 6, 7, 8)
 
 
-def test_an_aborted_pass_leaves_the_text(grows):
+def test_an_aborted_pass_leaves_the_text(both):
     own = Interrupt()
     prompt = prompt_of(30)
-    context, alone = both(grows, "target", prompt, rows=200, interrupt=own)
+    context, alone = both("target", prompt, rows=200, interrupt=own)
     context.grow((1, 2), (-1, -1))
     own.set()
     with pytest.raises(Interrupted):
