@@ -90,23 +90,17 @@ PLACE = st.integers(0, 1 << 14)
 
 def valued() -> Iterator[bytes]:
     """Well-formed values of every kind, alone and in arrays, with their types, to stand where another is expected."""
-    odd = (0.5, -1e30, float("inf"), float("nan"))
-    for kind, size in ggufs.SIZES.items():
-        items = [byte * size for byte in (b"\0", b"\1", b"\xff")]
-        if kind in (ggufs.F32, ggufs.F64):
-            items += [ggufs.pack(kind, value) for value in odd]
-        yield from alone_and_in_arrays(kind, items)
-    texts = [ggufs.text(value) for value in ("", "llama", b"\xff\xfe", "\x1b[2J\n", "1")]
-    yield from alone_and_in_arrays(ggufs.STRING, texts)
-    rows = [ggufs.array(ggufs.I32, 1, b"\1\0\0\0"), ggufs.array(ggufs.STRING, 1, ggufs.text("a"))]
-    yield from alone_and_in_arrays(ggufs.ARRAY, rows)
-
-
-def alone_and_in_arrays(kind: int, items: list[bytes]) -> Iterator[bytes]:
-    for item in items:
-        yield struct.pack("<I", kind) + item
-    for count in (0, 1, 12):
-        yield struct.pack("<I", ggufs.ARRAY) + ggufs.array(kind, count, items[-1] * count)
+    whole = ggufs.BOOL, ggufs.I32, ggufs.U64
+    kinds = {
+        **{kind: [byte * ggufs.SIZES[kind] for byte in (b"\0", b"\1", b"\xff")] for kind in whole},
+        ggufs.F32: [ggufs.pack(ggufs.F32, value) for value in (0.5, -1e30, float("inf"), float("nan"))],
+        ggufs.STRING: [ggufs.text(value) for value in ("", "llama", b"\xff\xfe", "\x1b[2J\n", "1")],
+        ggufs.ARRAY: [ggufs.array(ggufs.I32, 1, b"\1\0\0\0"), ggufs.array(ggufs.STRING, 1, ggufs.text("a"))],
+    }
+    for kind, items in kinds.items():
+        yield from (struct.pack("<I", kind) + item for item in items)
+        for count in (0, 1, 12):
+            yield struct.pack("<I", ggufs.ARRAY) + ggufs.array(kind, count, items[-1] * count)
 
 
 VALUES = list(valued())
