@@ -6,9 +6,9 @@ from contextlib import closing
 import loras
 import numpy as np
 import pytest
-import tiny
 from driver import DRAFT, TARGET
 from engines import open_session
+from fakes import drafts_of, tokens_of
 
 from specdec_cli import SamplingParams
 from specdec_cli.chat import kept_conversations
@@ -51,8 +51,8 @@ def row(path, *adapters):
 
 
 @pytest.mark.parametrize("kind", ["bundled", "llama", "qwen3", "lfm2", "mamba", "nemotron_h"])
-def test_an_adapter_changes_the_logits(tmp_path, kind):
-    path = TARGET if kind == "bundled" else tiny.write(tmp_path / "m.gguf", kind)
+def test_an_adapter_changes_the_logits(tmp_path, load, kind):
+    path = TARGET if kind == "bundled" else load(kind).path
     adapted = ("ssm_in", "ssm_out") if kind in ("mamba", "nemotron_h") else loras.ADAPTED
     file, second = (loras.write(tmp_path / f"a{seed}.gguf", path, seed, adapted=adapted) for seed in (0, 1))
     plain, once, none = row(path), row(path, Adapter(file)), row(path, Adapter(file, 0.0))
@@ -64,52 +64,24 @@ def test_an_adapter_changes_the_logits(tmp_path, kind):
     assert np.abs(halves - once).max() < 1e-2 * np.abs(once - plain).max()
 
 
-def test_the_weights_themselves_say_what_must_come(tmp_path):
-    """W + B A / rank x alpha, added by hand, gives the same logits."""
-    import gguf
-
-    path = tiny.write(tmp_path / "m.gguf", "llama")
-    file = loras.write(tmp_path / "a.gguf", path, keys={"adapter.lora.alpha": 8.0})
-    parts = {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}
-    merged = gguf.GGUFReader(tmp_path / "m.gguf", "r+")
-    expected = row(path, Adapter(file, 0.5))
-    changed = 0
-    for tensor in merged.tensors:
-        if (a := parts.get(f"{tensor.name}.lora_a")) is not None:
-            tensor.data[:] += 0.5 * 8.0 / 4 * (parts[f"{tensor.name}.lora_b"] @ a)
-            changed += 1
-    merged.data.flush()
-    assert changed == 8 and np.abs(row(path) - expected).max() < 1e-3 * np.abs(expected).max()
+def written(session):
+    return list(session.events(session.tokenize(PROMPT, raw=True), 0))
 
 
-def written(session, seed=0):
-    return Transcript.of(session.events(session.tokenize(PROMPT, raw=True), seed))
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"drafter": "ngram", "draft": None},
-        {"drafter": "model", "lora_draft": True},
-        {"drafter": "model", "tree": 3},
-    ],
-    ids=str,
-)
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "accept": "coupled"}], ids=["greedy", "coupled"])
-def test_the_text_is_that_of_the_adapted_target(adapter, of_draft, way, sampling):
-    way = {**way, "lora_draft": (str(of_draft),)} if "lora_draft" in way else way
+def test_the_text_is_that_of_the_adapted_target(adapter, of_draft, sampling):
     settings = {"lora": (str(adapter),), "draft_tokens": 4, "ctx": 256, "max_tokens": 48, **sampling}
-    with open_session(**{**settings, "drafter": "none"}) as alone:
-        own = written(alone)
-    with open_session(**{"drafter": "none", **{**settings, "lora": ()}}) as plain:
-        assert written(plain).tokens != own.tokens
-    with open_session(**settings, **way) as session:
-        tokens = session.tokenize(PROMPT, raw=True)
-        answer = Transcript.of(session.events(tokens, 0))
-        divergence = session.divergence(tokens, own, answer, 0, session.settings)
-        assert divergence is None or not divergence.bug, str(divergence)
-        drafted = session.generate(PROMPT, SamplingParams(max_tokens=32, seed=0), raw=True).metrics.drafted
-    assert drafted > 0
+    with open_session(**settings, drafter="none") as alone:
+        own = Transcript.of(written(alone))
+    with open_session(**{**settings, "lora": ()}, drafter="none") as plain:
+        assert tokens_of(written(plain)) != list(own.tokens)
+    for way in ({"drafter": "ngram", "draft": None}, {"lora_draft": (str(of_draft),)}, {"tree": 3}):
+        with open_session(**settings, **way) as session:
+            answer = written(session)
+            prompt = session.tokenize(PROMPT, raw=True)
+            divergence = session.divergence(prompt, own, Transcript.of(answer), 0, session.settings)
+            assert divergence is None or not divergence.bug, str(divergence)
+            assert drafts_of(answer), way
 
 
 def test_an_adapter_of_the_draft_changes_drafts_and_no_text(of_draft):

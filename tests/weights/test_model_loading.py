@@ -7,8 +7,9 @@ import threading
 import ggufs
 import pytest
 import tiny
-from driver import TARGET, assert_refused, run
+from driver import assert_refused, run
 from engines import open_session
+from faulty_drafters import raising
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.llama import kernels, trial_child, trials
@@ -117,12 +118,8 @@ def test_a_trial_that_was_ended_from_outside_says_nothing_about_the_file(tmp_pat
 def test_heads_are_tried_without_repacked_weights(monkeypatch):
     """Those are in memory that a trial has little of."""
     repacked = []
-
-    def refuse(*_):
-        raise SpecdecError("no room", "")
-
     monkeypatch.setattr("specdec_cli.llama.model.Model", lambda *_, repacks=True, **__: repacked.append(repacks))
-    monkeypatch.setattr(LlamaContext, "open", refuse)
+    monkeypatch.setattr(LlamaContext, "open", raising(SpecdecError("no room", "")))
     trial_child.try_heads("target.gguf", "heads.gguf")
     assert repacked == [False, False]
 
@@ -153,4 +150,3 @@ def test_a_name_that_is_a_whole_command(tmp_path, children):
     """A path goes to the child as one word."""
     load(tiny.write(tmp_path / "a b;$(touch x) 'é\n.gguf", "llama"))
     assert children[0].returncode == 0 and not (tmp_path / "x").exists()
-    assert run("def f(", "-m", TARGET, "--drafter", "none", "-n", 2).exit_code == 0
