@@ -14,71 +14,62 @@ SHORT, LONG = SamplingParams(max_tokens=12), SamplingParams(max_tokens=5000)
 PROMPTS = ("def median(values):\n", "class Stack:\n", "import os\n")
 
 
-def test_answers_side_by_side_are_those_of_the_engine():
-    async def main():
-        async with await load_async(target=TARGET, draft=DRAFT, threads=1) as engine:
-            answers = await asyncio.gather(*(engine.generate(prompt, SHORT, raw=True) for prompt in PROMPTS))
-            streamed = "".join([text_of(event) async for event in engine.stream(PROMPTS[0], SHORT, raw=True)])
-            with pytest.raises(SpecdecError):
-                await engine.generate([], SHORT)
-            with pytest.raises(SpecdecError):
-                async for _ in engine.stream([], SHORT):
-                    pass
-            return [answer.text for answer in answers], streamed
+def within(work, **settings):
+    """What a coroutine function returns for an engine."""
 
-    texts, streamed = asyncio.run(main())
+    async def main():
+        async with await load_async(target=TARGET, draft=DRAFT, threads=1, **settings) as engine:
+            return await work(engine)
+
+    return asyncio.run(main())
+
+
+def test_answers_side_by_side_are_those_of_the_engine():
+    async def work(engine):
+        answers = await asyncio.gather(*(engine.generate(prompt, SHORT, raw=True) for prompt in PROMPTS))
+        streamed = "".join([text_of(event) async for event in engine.stream(PROMPTS[0], SHORT, raw=True)])
+        with pytest.raises(SpecdecError):
+            await engine.generate([], SHORT)
+        with pytest.raises(SpecdecError):
+            await anext(engine.stream([], SHORT))
+        return [answer.text for answer in answers], streamed
+
+    texts, streamed = within(work)
     with load(target=TARGET, draft=DRAFT, threads=1) as engine:
         assert texts == [engine.generate(prompt, SHORT, raw=True).text for prompt in PROMPTS]
     assert streamed == texts[0]
 
 
-def test_a_cancelled_answer_stops_within_a_pass_and_its_session_is_used_again():
-    async def main():
-        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
-            expected = (await engine.generate(PROMPTS[0], SHORT, raw=True)).text
-            for _ in range(5):
-                task = asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True))
-                await asyncio.sleep(0.05)
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_cancelled_answer_stops_within_a_pass_and_its_session_is_used_again(times):
+    async def work(engine):
+        expected = (await engine.generate(PROMPTS[0], SHORT, raw=True)).text
+        for _ in range(4):
+            task = asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True))
+            await asyncio.sleep(0.05)
+            for _ in range(times):
                 task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.wait_for(task, 5)
-                async with aclosing(engine.stream(PROMPTS[2], LONG, raw=True)) as events:
-                    async for event in events:
-                        assert not isinstance(event, Done)
-                        break
-            assert (await engine.generate(PROMPTS[0], SHORT, raw=True)).text == expected
-            return len(engine._idle)
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 5)
+            async with aclosing(engine.stream(PROMPTS[2], LONG, raw=True)) as events:
+                assert not isinstance(await anext(events), Done)
+        assert (await engine.generate(PROMPTS[0], SHORT, raw=True)).text == expected
+        return len(engine._idle)
 
-    assert asyncio.run(main()) == 1
+    assert within(work, ctx=8192) == 1
 
 
 def test_an_answer_that_waits_for_a_thread_is_cancelled_at_once():
-    async def main():
-        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
-            engine._pool = ThreadPoolExecutor(1)
-            running, waiting = (asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True)) for _ in range(2))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            ended = running.done()
-            running.cancel()
-            await asyncio.wait([running])
-            return ended, (await engine.generate(PROMPTS[0], SHORT, raw=True)).complete
+    async def work(engine):
+        engine._pool = ThreadPoolExecutor(1)
+        running, waiting = (asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        ended = running.done()
+        running.cancel()
+        await asyncio.wait([running])
+        return ended, (await engine.generate(PROMPTS[0], SHORT, raw=True)).complete
 
-    assert asyncio.run(main()) == (False, True)
-
-
-def test_an_answer_that_is_cancelled_twice_leaves_its_session_usable():
-    async def main():
-        async with await load_async(target=TARGET, draft=DRAFT, threads=1, ctx=8192) as engine:
-            for _ in range(3):
-                task = asyncio.create_task(engine.generate(PROMPTS[1], LONG, raw=True))
-                await asyncio.sleep(0.05)
-                for _ in range(5):
-                    task.cancel()
-                    await asyncio.sleep(0)
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.wait_for(task, 5)
-            return await engine.generate(PROMPTS[0], SHORT, raw=True)
-
-    assert asyncio.run(main()).complete
+    assert within(work, ctx=8192) == (False, True)

@@ -7,19 +7,17 @@ import sys
 
 import llm
 import pytest
-import tiny
 from hub_pairs import own_profile
-from serving import TEMPLATE
 
 import specdec_cli
 from specdec_cli import llm_models
 
 
 @pytest.fixture
-def pairs(tmp_path):
+def pairs(chatting):
     """Two profiles: a pair that can converse, and one that is missing."""
-    paths = [tiny.write(tmp_path / f"{role}.gguf", "llama", chat_template=TEMPLATE) for role in ("target", "draft")]
-    own_profile("mine", f"target: {paths[0]}\ndraft: {paths[1]}\nsettings:\n  ctx: 256\n  threads: 1\n")
+    _, target, _, draft = chatting
+    own_profile("mine", f"target: {target}\ndraft: {draft}\nsettings:\n  ctx: 256\n  threads: 1\n")
     own_profile("missing", "target: org/nothing-GGUF:Q4_K_M\n")
     llm_models._loaded.cache_clear()
     found = {}
@@ -59,31 +57,23 @@ def test_a_conversation_from_llms_own_log_goes_on(pairs):
     assert second.text() != model.prompt("and then?", max_tokens=8).text()
 
 
-def test_two_first_prompts_load_a_pair_once(pairs):
-    loaded = []
+def test_asyncio(pairs):
+    """Two first prompts at once load a pair once."""
+    blocking, model = pairs["specdec/mine"]
+    loaded, load = [], specdec_cli.load
 
-    async def main():
-        models = [pairs["specdec/mine"][1]] * 2
-        await asyncio.gather(*(model.prompt("hello", max_tokens=2) for model in models))
+    async def answered():
+        response = model.prompt("hello", max_tokens=8)
+        return "".join([piece async for piece in response]), await response.usage()
+
+    async def both():
+        return await asyncio.gather(answered(), answered())
 
     with pytest.MonkeyPatch.context() as patch:
-        load = specdec_cli.load
         patch.setattr("specdec_cli.api.load", lambda name: loaded.append(name) or load(name))
-        asyncio.run(main())
-    assert loaded == ["mine"]
-
-
-def test_asyncio(pairs):
-    blocking, model = pairs["specdec/mine"]
-
-    async def main():
-        response = model.prompt("hello", max_tokens=8)
-        return [piece async for piece in response], await response.usage()
-
-    pieces, usage = asyncio.run(main())
+        first, second = asyncio.run(both())
     answer = blocking.prompt("hello", max_tokens=8)
-    assert "".join(pieces) == answer.text()
-    assert usage == answer.usage() and usage.output
+    assert loaded == ["mine"] and first == second == (answer.text(), answer.usage()) and answer.usage().output
 
 
 def test_errors_are_those_of_llm(pairs):

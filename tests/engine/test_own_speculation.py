@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from driver import DRAFT, TARGET
-from engines import loaded
 from faulty_drafters import raising
 from timed import FLAT, scaled
 
@@ -51,9 +50,14 @@ class Copying:
 
 
 @pytest.fixture(scope="module")
-def session():
-    with loaded(target=TARGET, draft=DRAFT, threads=1) as session:
-        yield session
+def engine():
+    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def session(engine):
+    return engine.session()
 
 
 @pytest.mark.parametrize("sampling", [SHORT, SAMPLED], ids=["greedy", "sampled"])
@@ -68,14 +72,9 @@ def test_the_text_is_the_targets_own(session, sampling, tokens):
         assert set(found.metrics.sources) == {SpeculativeConfig(drafter=mine).drafter}
 
 
-def test_one_that_asks_token_by_token_need_not_declare_what_a_token_takes(session, monkeypatch):
-    monkeypatch.setattr(session.costs, "verify", lambda text: scaled(FLAT, 0.0003).verify)
-    mine = Copying(form=DraftForm.GROWN)
-    found = session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=mine))
-    assert not found.notes and mine.began
+def test_only_propose_is_needed_and_it_takes_part_in_chains(session, monkeypatch):
+    """One that asks token by token need not declare what a token takes, either."""
 
-
-def test_only_propose_is_needed_and_it_takes_part_in_chains(session):
     class Bare:
         def propose(self, context, budget, policy):
             return Draft((context[-1],) * min(budget, 2))
@@ -85,6 +84,9 @@ def test_only_propose_is_needed_and_it_takes_part_in_chains(session):
     found = session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=f"{name}+model", draft_tokens=3))
     assert found.tokens == session.generate(PROMPT, SHORT, ALONE).tokens and not found.notes
     assert set(found.metrics.sources) == {name}
+    monkeypatch.setattr(session.costs, "verify", lambda text: scaled(FLAT, 0.0003).verify)
+    mine = Copying(form=DraftForm.GROWN)
+    assert not session.generate(PROMPT, SHORT, SpeculativeConfig(drafter=mine)).notes and mine.began
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_a_rule_of_ones_own(session):
     assert found.tokens != session.generate(PROMPT, SHORT, ALONE).tokens
 
 
-def test_a_length_policy_of_ones_own_is_neither_in_the_baseline_nor_in_the_record(session):
+def test_a_length_policy_of_ones_own_is_neither_in_the_baseline_nor_in_the_record(engine, session):
     class Three(LengthPolicy):
         asked = 0
 
@@ -129,44 +131,39 @@ def test_a_length_policy_of_ones_own_is_neither_in_the_baseline_nor_in_the_recor
     assert {len(step.drafted) for step in answer.result.metrics.history[1:-3]} == {3}
     before, own = policy.asked, answer.alone()
     assert len([*own]) > 5 and policy.asked == before and own.result.tokens == answer.result.tokens
-    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
-        result = compare(engine, [PROMPT], {"mine": config}, SamplingParams(max_tokens=8))
+    result = compare(engine, [PROMPT], {"mine": config}, SamplingParams(max_tokens=8))
     assert result.to_json()["variants"][1]["name"] == "mine"
 
 
-def test_they_are_compared_like_any_other():
+def test_they_are_compared_like_any_other(engine):
     def drawing_once_more(draft, rows, sampler, rng):
         rng.random()
         return rules.RULES["rejection"](draft, rows, sampler, rng)
 
     told = []
-    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
-        result = compare(
-            engine,
-            [PROMPT, "class Stack:\n"],
-            {
-                "mine": SpeculativeConfig(drafter=Copying(), draft_tokens=3),
-                "k=3": SpeculativeConfig(drafter="model", draft_tokens=3),
-            },
-            SamplingParams(max_tokens=24),
-            progress=lambda done, count: told.append((done, count)),
-        )
-        with pytest.raises(UsageError, match="no prompts"):
-            compare(engine, [])
-        with pytest.raises(UsageError, match="no variant can be named 'target alone'"):
-            compare(engine, [PROMPT], {"target alone": SpeculativeConfig(drafter="ngram")})
-        rule = {"coupled": SpeculativeConfig(accept="coupled", draft_tokens=3)}
-        sampled = SamplingParams(max_tokens=16, temperature=0.8)
-        drawn = compare(engine, [PROMPT], rule, sampled)
-        mixed = {str(rule): SpeculativeConfig(accept=rule, draft_tokens=3) for rule in (drawing_once_more, "match")}
-        both = compare(engine, [PROMPT], mixed, sampled)
-    assert both.exactness["match"]["wrong"] == 0, "the target alone draws as it always does"
-    assert [each.name for each in drawn.variants] == ["alone, accept=coupled", "coupled"]
+    ways = {
+        "mine": SpeculativeConfig(drafter=Copying(), draft_tokens=3),
+        "k=3": SpeculativeConfig(drafter="model", draft_tokens=3),
+    }
+    short, progress = SamplingParams(max_tokens=24), lambda done, count: told.append((done, count))
+    result = compare(engine, [PROMPT, "class Stack:\n"], ways, short, progress=progress)
     assert [each.name for each in result.variants] == ["target alone", "mine", "k=3"]
     assert result.exactness["mine"]["identical"] + result.exactness["mine"]["rounding"] == 4
     assert told == [(number, 12) for number in range(1, 13)]
     page = result._repr_html_()
     assert page.startswith("<iframe") and "mine" in page and "target alone" in page
+
+    sampled = SamplingParams(max_tokens=16, temperature=0.8)
+    drawn = compare(engine, [PROMPT], {"coupled": SpeculativeConfig(accept="coupled", draft_tokens=3)}, sampled)
+    assert [each.name for each in drawn.variants] == ["alone, accept=coupled", "coupled"]
+    mixed = {str(rule): SpeculativeConfig(accept=rule, draft_tokens=3) for rule in (drawing_once_more, "match")}
+    both = compare(engine, [PROMPT], mixed, sampled)
+    assert both.exactness["match"]["wrong"] == 0, "the target alone draws as it always does"
+
+    with pytest.raises(UsageError, match="no prompts"):
+        compare(engine, [])
+    with pytest.raises(UsageError, match="no variant can be named 'target alone'"):
+        compare(engine, [PROMPT], {"target alone": SpeculativeConfig(drafter="ngram")})
 
 
 def test_objects_with_like_names_are_not_mixed_up(session):
@@ -179,30 +176,30 @@ def test_objects_with_like_names_are_not_mixed_up(session):
         each.began = 0
 
 
-def test_a_plain_class_gets_an_object_for_each_answer():
-    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
-        config = SpeculativeConfig(drafter=Copying, draft_tokens=2)
-        found = engine.generate([PROMPT, "class Stack:\n"], SHORT, config)
-        assert all(not each.notes and not each.error and each.metrics.drafted for each in found)
-        own = SpeculativeConfig(drafter=Copying(), draft_tokens=2)
-        for config in (own, SpeculativeConfig(drafter="model", length_policy=LengthPolicy())):
-            with pytest.raises(UsageError, match="several answers"):
-                engine.generate([PROMPT, PROMPT], SHORT, config)
-            assert len(engine.generate([PROMPT, PROMPT], SHORT, config, parallel=1)) == 2
+def test_a_plain_class_gets_an_object_for_each_answer(engine):
+    config = SpeculativeConfig(drafter=Copying, draft_tokens=2)
+    found = engine.generate([PROMPT, "class Stack:\n"], SHORT, config)
+    assert all(not each.notes and not each.error and each.metrics.drafted for each in found)
+    own = SpeculativeConfig(drafter=Copying(), draft_tokens=2)
+    for config in (own, SpeculativeConfig(drafter="model", length_policy=LengthPolicy())):
+        with pytest.raises(UsageError, match="several answers"):
+            engine.generate([PROMPT, PROMPT], SHORT, config)
+        assert len(engine.generate([PROMPT, PROMPT], SHORT, config, parallel=1)) == 2
 
 
-def test_what_a_rule_raises_is_the_error_of_that_answer():
+def test_what_a_rule_raises_is_the_error_of_that_answer(engine):
+    for error in (ValueError("no"), SystemExit("no")):
+        found = engine.generate([PROMPT, PROMPT], SHORT, SpeculativeConfig(drafter="ngram", accept=raising(error)))
+        assert all(isinstance(each.error, SpecdecError) and "no" in str(each.error) for each in found)
+
+
+def test_the_rule_of_an_object_has_one_name():
     class Rules:
         def rule(self, draft, rows, sampler, rng):
             return rules.RULES["match"](draft, rows, sampler, rng)
 
-    with load(target=TARGET, draft=DRAFT, threads=1) as engine:
-        for error in (ValueError("no"), SystemExit("no")):
-            config = SpeculativeConfig(drafter="ngram", accept=raising(error))
-            found = engine.generate([PROMPT, PROMPT], SHORT, config)
-            assert all(isinstance(each.error, SpecdecError) and "no" in str(each.error) for each in found)
-        own = Rules()
-        assert SpeculativeConfig(accept=own.rule).accept == SpeculativeConfig(accept=own.rule).accept
+    own = Rules()
+    assert SpeculativeConfig(accept=own.rule).accept == SpeculativeConfig(accept=own.rule).accept
     with pytest.raises(UsageError, match="not an acceptance rule"):
         SpeculativeConfig(accept=5)
 

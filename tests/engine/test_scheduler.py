@@ -6,7 +6,6 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-import tiny
 from engines import open_session
 from faulty_drafters import raising
 
@@ -36,16 +35,13 @@ WAYS = (
 )
 
 
-class Noted:
-    """A rule that keeps the row by which each token of an answer was chosen."""
-
-    def __init__(self):
-        self.rows = []
+class Noted(list):
+    """The rows by which the tokens of an answer were chosen."""
 
     def watch(self, rule):
         def noting(draft, rows, sampler, rng):
             verdict = rule(draft, rows, sampler, rng)
-            self.rows += [np.array(rows[node + 1]) for node in (-1, *verdict.path)]
+            self.extend(np.array(rows[node + 1]) for node in (-1, *verdict.path))
             return verdict
 
         return noting
@@ -59,7 +55,7 @@ class Answers:
         self.noted = defaultdict(Noted)
 
     def ask(self, prompt, sampling=None, speculative=None, number=None, each=lambda event: None):
-        number = len(self.results) if number is None else number
+        number = len(self.noted) if number is None else number
         watch = self.noted[number].watch
 
         def work(session):
@@ -75,6 +71,13 @@ class Answers:
 
         session = self.scheduler.slots.sessions[0]
         return self.scheduler.submit(prompt if isinstance(prompt, list) else session.tokenize(prompt, raw=True), work)
+
+    def begin(self, tokens, number=None):
+        """A job whose answer has begun."""
+        begun, sampling = threading.Event(), SamplingParams(max_tokens=tokens)
+        job = self.ask("x", sampling, SpeculativeConfig(drafter="none"), number, each=lambda _: begun.set())
+        assert begun.wait(30)
+        return job
 
     def wait(self, count):
         for _ in range(count):
@@ -97,7 +100,7 @@ def alone():
                 noted = Noted()
                 answer = session.start(text, *way, raw=True, wrap_rule=noted.watch)
                 assert [*answer]
-                answered[text, number] = answer.result, noted.rows
+                answered[text, number] = answer.result, noted
     return answered
 
 
@@ -125,14 +128,14 @@ def test_answers_over_slots_are_those_of_an_engine_alone(alone, load, count):
     """To the token; or the rows at the first other token differ by no more than rounding."""
     order = sorted(alone, key=lambda case: hash((count, PROMPTS.index(case[0]), case[1])))
     with answers(count) as some:
-        for number, (text, way) in enumerate(order):
-            some.ask(text, *WAYS[way], number)
+        for text, way in order:
+            some.ask(text, *WAYS[way])
         some.wait(len(order))
     for number, case in enumerate(order):
         got, (expected, rows) = some.results[number], alone[case]
         pairs = enumerate(zip(got.tokens, expected.tokens, strict=False))
         if (at := next((i for i, (mine, own) in pairs if mine != own), None)) is not None:
-            differs = np.abs(some.noted[number].rows[at] - rows[at]).max()
+            differs = np.abs(some.noted[number][at] - rows[at]).max()
             noise = rounding(load, [*expected.prompt, *expected.tokens[:at]])
             assert 0 < differs <= 2 * noise, f"{case}: other tokens from {at} on, {differs} against {noise}"
         else:
@@ -158,24 +161,23 @@ def test_slots_draft_on_where_a_text_is_longer_than_a_draft_models_window():
     """What stays is read again there: the cells are not one text's own."""
     how = SpeculativeConfig(draft_tokens=3, drafter="model")
     with answers(2, draft_window=64) as some:
-        for number in range(2):
-            some.ask(PROMPTS[number] * 4, SamplingParams(max_tokens=100), how, number)
+        for prompt in PROMPTS[:2]:
+            some.ask(prompt * 4, SamplingParams(max_tokens=100), how)
         some.wait(2)
     for result in some.results.values():
         assert result.metrics.accepted > 20 and len(result.tokens) == 100
         assert not [note for note in result.notes if "failed" in note]
 
 
-def test_heads_draft_in_slots(tmp_path):
+def test_heads_draft_in_slots(load):
     """Each slot has a context of its own for them, and the hidden rows of its part of a shared pass."""
-    model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
-    prompts = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5)]
-    sampling = SamplingParams(max_tokens=30)
+    model, prompts = load("glm4moe-echo").path, [[*range(5, 5 + size)] * 4 for size in (3, 4, 5)]
+    sampling, how = SamplingParams(max_tokens=30), SpeculativeConfig(drafter="mtp", draft_tokens=3)
     with answers(2, target=str(model), draft=None, drafter="mtp", draft_tokens=3) as some:
-        for number, prompt in enumerate(prompts):
-            some.ask(prompt, sampling, None, number)
+        for prompt in prompts:
+            some.ask(prompt, sampling)
         some.wait(len(prompts))
-    with load_engine(target=model, threads=1, speculative=SpeculativeConfig(drafter="mtp", draft_tokens=3)) as session:
+    with load_engine(target=model, threads=1, speculative=how) as session:
         alone = [session.generate(prompt, sampling) for prompt in prompts]
     for number, own in enumerate(alone):
         assert some.results[number].tokens == own.tokens
@@ -209,9 +211,9 @@ def test_conversations_keep_their_slots():
 
 
 def test_idle_slots_hold_no_more_than_one_may():
-    with answers(4) as some:
+    with answers(2) as some:
         some.scheduler.slots.sessions[0].models.draft.close()  # as after an error
-        for number in range(6):
+        for number in range(3):
             job = some.ask([400 + number, *range(5, 400)], SamplingParams(max_tokens=3))
             assert job.ended.wait(60)
         held = [session.models.target.opened.length for session in some.scheduler.slots.sessions]
@@ -227,12 +229,9 @@ def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
 
     monkeypatch.setattr(SharedContext, "read_together", noted)
     with answers(2) as some:
-        writing = threading.Event()
-        alone = SpeculativeConfig(drafter="none")
-        some.ask("x", SamplingParams(max_tokens=400), alone, number="long", each=lambda _: writing.set())
-        assert writing.wait(30)
+        some.begin(400)
         widths.clear()
-        some.ask([5, 6, 7] * 100, SamplingParams(max_tokens=1), alone, number="read")
+        some.ask([5, 6, 7] * 100, SamplingParams(max_tokens=1), SpeculativeConfig(drafter="none"))
         some.wait(1)
         some.scheduler.close()
     first = widths.index([128])
@@ -245,10 +244,7 @@ def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
     monkeypatch.setattr(passes, "CPU_PIECE", N_BATCH)
     with answers(count, n_ctx=2048) as some:
-        writing = threading.Event()
-        alone = SpeculativeConfig(drafter="none")
-        some.ask("x", SamplingParams(max_tokens=1900), alone, number="long", each=lambda _: writing.set())
-        assert writing.wait(30)
+        some.begin(1900, "long")
         some.ask([5, 6, 7] * 500, SamplingParams(max_tokens=1), number="read")
         some.wait(2)
     assert some.results["read"].metrics.ttft_s < some.results["long"].metrics.decode_s / 2
@@ -267,13 +263,9 @@ def test_fewer_threads_measure_nothing_while_answers_run(monkeypatch):
 
 
 def test_a_job_that_is_cancelled_frees_its_slot_within_a_pass():
-    begun = threading.Event()
     with answers(1) as some:
-        alone = SpeculativeConfig(drafter="none")
-        job = some.ask("x", SamplingParams(max_tokens=400), alone, each=lambda _: begun.set())
-        waiting = some.ask("never", number="never")
-        some.scheduler.cancel(waiting)
-        assert begun.wait(30)
+        job = some.begin(400)
+        some.scheduler.cancel(some.ask("never", number="never"))
         some.scheduler.cancel(job)
         some.wait(1)
         some.ask("y", SamplingParams(max_tokens=5), number="next")
@@ -283,10 +275,9 @@ def test_a_job_that_is_cancelled_frees_its_slot_within_a_pass():
 
 
 def test_what_fails_costs_one_answer():
-    long = [5] * 600
-    with answers(3) as some:
+    with answers(3, n_ctx=256) as some:
         assert some.scheduler.submit([5], raising(SystemExit)).ended.wait(30)
-        some.ask(long, number="too long")
+        some.ask([5] * 600, number="too long")
         some.ask("x", speculative=SpeculativeConfig(tree=4), number="a tree")
         some.ask("x", SamplingParams(max_tokens=600), number="until it is full")
         some.ask("def f", SamplingParams(max_tokens=20), number="good")
@@ -297,10 +288,8 @@ def test_what_fails_costs_one_answer():
 
 
 def test_closing_ends_what_runs_even_on_ctrl_c(monkeypatch):
-    begun = threading.Event()
     with answers(2, n_ctx=2048) as some:
-        some.ask("x", SamplingParams(max_tokens=2000), each=lambda _: begun.set())
-        assert begun.wait(30)
+        some.begin(2000)
         thread = some.scheduler._thread
 
         def interrupted():

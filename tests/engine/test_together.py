@@ -2,12 +2,13 @@
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
 import pytest
-import tiny
 
-from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig
+from specdec_cli import load as load_engine
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 
@@ -15,10 +16,10 @@ PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine(load):
     """A model that repeats what it reads, so that rounding changes nothing."""
-    model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
-    with load(target=model, threads=1, speculative=SpeculativeConfig(drafter="ngram", draft_tokens=3)) as engine:
+    how = SpeculativeConfig(drafter="ngram", draft_tokens=3)
+    with load_engine(target=load("glm4moe-echo").path, threads=1, speculative=how) as engine:
         yield engine
 
 
@@ -45,18 +46,13 @@ def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
 
 
 def test_closing_the_engine_ends_a_list(engine):
-    sampling = SamplingParams(max_tokens=1500)
-    found = []
-    answering = threading.Thread(
-        target=lambda: found.extend(engine.generate(PROMPTS, sampling, parallel=1)), daemon=True
-    )
-    answering.start()
-    while answering.is_alive() and not ((own := engine._together._scheduler) and own.jobs and len(own.waiting) == 4):
-        sleep(0.001)
-    assert answering.is_alive()
-    engine.close()
-    answering.join(30)
-    assert not answering.is_alive()
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(engine.generate, PROMPTS, SamplingParams(max_tokens=1500), parallel=1)
+        while not ((own := engine._together._scheduler) and own.jobs and len(own.waiting) == 4):
+            assert not answering.done()
+            sleep(0.001)
+        engine.close()
+        found = answering.result(30)
     assert len(found) == len(PROMPTS) and all("the engine was closed" in str(result.error) for result in found)
     with pytest.raises(SpecdecError, match="the engine was closed"):
         engine.generate([[1, 2, 3]])
