@@ -1,7 +1,6 @@
 """Answers of the bundled pair that are bound to a grammar: valid, and those of the target alone, whatever drafts."""
 
 import pytest
-import tiny
 from engines import loaded, open_session
 from schemas import invalid, schemas
 
@@ -31,7 +30,9 @@ def answered(session, schema, drafter, temperature, **how):
     return session.generate("# as JSON:\n", sampling, SpeculativeConfig(drafter=drafter, **how), raw=True)
 
 
-@pytest.mark.parametrize("name", [*SCHEMAS][::EVERY])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(i % EVERY)) for i, name in enumerate(SCHEMAS)]
+)
 def test_they_are_valid_and_the_targets_own(session, name):
     for temperature in (0, 0.8):
         own = answered(session, SCHEMAS[name], "none", temperature)
@@ -40,38 +41,35 @@ def test_they_are_valid_and_the_targets_own(session, name):
             assert answered(session, SCHEMAS[name], drafter, temperature).tokens == own.tokens, drafter
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for i, name in enumerate(SCHEMAS) if i % EVERY])
-def test_all_are_valid_and_the_targets_own(session, name):
-    test_they_are_valid_and_the_targets_own(session, name)
-
-
-@pytest.mark.parametrize("how", [{"tree": 3, "draft_tokens": 6}, {"accept": "match"}])
-def test_trees_and_other_rules(session, how):
-    schema = SCHEMAS["API 4"]
+@pytest.mark.parametrize(
+    ("drafter", "how"),
+    [
+        ("model", {"tree": 3, "draft_tokens": 6}),
+        ("model", {"accept": "match"}),
+        ("grammar+ngram+model", {"bitwise": True, "draft_tokens": 4}),
+    ],
+)
+def test_trees_other_rules_and_bitwise(session, drafter, how):
+    kept = {name: how[name] for name in ("accept", "bitwise") if name in how}
     for temperature in (0, 0.8):
-        own = answered(session, schema, "none", temperature, accept=how.get("accept"))
-        assert answered(session, schema, "model", temperature, **how).tokens == own.tokens
+        own = answered(session, SCHEMAS["API 4"], "none", temperature, **kept)
+        assert answered(session, SCHEMAS["API 4"], drafter, temperature, **how).tokens == own.tokens
 
 
 def test_the_baseline_is_bound_too(session):
     sampling = SamplingParams(max_tokens=60, grammar=Grammar.json_schema(SCHEMAS["API 8"]))
     answer = session.start("# as JSON:\n", sampling, SpeculativeConfig(draft_tokens=3), raw=True, reuse=False)
-    for _ in answer:
-        pass
+    list(answer)
     answer.measure_baseline()
     assert answer.result.baseline.identical
     assert answer.result.metrics.forced > 10
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "nemotron_h", "qwen35"])
-def test_models_that_cannot_forget(kind, tmp_path):
+def test_models_that_cannot_forget(kind, load):
     """Forced tokens and drafts in one pass, on memories that go back by snapshots."""
-    target, draft = (
-        tiny.write(tmp_path / f"{name}.gguf", kind, noise=noise) for name, noise in (("t", 0), ("d", 0.05))
-    )
     grammar = Grammar.json_schema(SCHEMAS["API 8"])
-    with loaded(target=target, draft=draft, threads=1) as session:
+    with loaded(target=load(kind).path, draft=load(kind, 0.05).path, threads=1) as session:
         for temperature in (0, 0.8):
             sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=60, grammar=grammar)
             texts = [
@@ -79,9 +77,3 @@ def test_models_that_cannot_forget(kind, tmp_path):
                 for drafter in ("none", "model", "ngram", "grammar+model")
             ]
             assert all(text == texts[0] for text in texts)
-
-
-def test_bitwise(session):
-    schema = SCHEMAS["API 8"]
-    own = answered(session, schema, "none", 0, bitwise=True)
-    assert answered(session, schema, "grammar+ngram+model", 0, bitwise=True, draft_tokens=4).tokens == own.tokens

@@ -7,17 +7,11 @@ import gguf_models
 import ggufs
 import numpy as np
 import pytest
-import tiny
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.pass_probes import pass_laps, pass_seconds
-
-
-@pytest.fixture
-def target(load):
-    return load("target")
 
 
 def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone(opened):
@@ -90,7 +84,8 @@ def test_an_aborted_decode_raises_and_the_prefix_stays(opened):
     assert context.length == 3
 
 
-def test_tokenize_and_pieces_are_inverse(target):
+def test_tokenize_and_pieces_are_inverse(load):
+    target = load("target")
     text = "def naïve(x): return '🙂'\n\t# 数\n"
     tokens = target.tokenize(text)
     assert tokens[0] == 0, "this vocabulary begins with BOS"
@@ -100,14 +95,14 @@ def test_tokenize_and_pieces_are_inverse(target):
 
 
 def test_a_text_does_not_end_with_eos(load, tmp_path):
-    model = gguf_models.Model(tiny.write(tmp_path / "tiny.gguf", "llama").read_bytes())
+    model = gguf_models.Model(load("llama").path.read_bytes())
     model.set("tokenizer.ggml.add_eos_token", ggufs.BOOL, True)
     (tmp_path / "eos.gguf").write_bytes(model.raw())
     assert load(tmp_path / "eos.gguf").tokenize("x") == load("llama").tokenize("x")
 
 
-def test_threads_that_ask_for_pieces_at_once_get_their_own(target, monkeypatch):
-    tokens, write = range(300, 332), lib.llama_token_to_piece
+def test_threads_that_ask_for_pieces_at_once_get_their_own(load, monkeypatch):
+    target, tokens, write = load("target"), range(300, 332), lib.llama_token_to_piece
     expected = [target._piece(token) for token in tokens]
 
     def slow(*arguments):

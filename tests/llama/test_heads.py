@@ -16,7 +16,6 @@ from specdec_cli import Grammar, SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
 from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.reader import read_header
@@ -68,18 +67,12 @@ def both(session, sampling, speculative):
     return answer.tokens, session.generate(PROMPT, sampling, SpeculativeConfig(drafter="none")).tokens
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("k", [1, 5])
-def test_the_answer_is_the_targets_own(pair, k, temperature):
-    sampling = SamplingParams(temperature=temperature, seed=2, max_tokens=48)
-    drafted, alone = both(pair[1], sampling, SpeculativeConfig(draft_tokens=k))
-    assert drafted == alone
-
-
-def test_with_trees_it_is_the_targets_own(pair):
+@pytest.mark.parametrize(("k", "tree", "temperature"), [(1, 1, 0), (1, 1, 0.8), (5, 1, 0), (5, 1, 0.8), (6, 3, 0)])
+def test_the_answer_is_the_targets_own(pair, k, tree, temperature):
     kind, session = pair
-    sampling, how = SamplingParams(max_tokens=40), SpeculativeConfig(draft_tokens=6, tree=3)
-    if kind == "qwen35-mtp":
+    sampling = SamplingParams(temperature=temperature, seed=2, max_tokens=48)
+    how = SpeculativeConfig(draft_tokens=k, tree=tree)
+    if tree > 1 and kind == "qwen35-mtp":
         with pytest.raises(SpecdecError, match="its memory is recurrent"):
             session.generate(PROMPT, sampling, how)
         return
@@ -154,32 +147,22 @@ def opened(request, tmp_path):
     parts.close()
 
 
-def test_rejected_tokens_leave_no_trace(opened, tmp_path):
+@pytest.mark.parametrize(
+    ("rejected", "last"), [((3, 4, 5), 26), ((), 22)], ids=["rejected tokens", "a draft that came to nothing"]
+)
+def test_what_does_not_stand_leaves_no_trace(opened, rejected, last):
     """After drafts that were thrown away, rows are those of a text that never had any."""
-    text = TEXT[:20]
-    expected = opened.read([*TEXT[:26]])
-    opened.read(text)
-    for end in range(20, 26):
+    expected = opened.read(TEXT[:last])
+    opened.read(TEXT[:20])
+    for end in range(20, last):
         opened.drafts.begin_draft()
-        for token in (3, 4, 5):
+        for token in rejected:
             opened.drafts.decode((token,))
         opened.drafts.end_draft(end)
-        opened.target.decode((TEXT[end], 7, 7), all_rows=True)
-        opened.target.begin_draft() if not opened.target.rewinds else None
+        opened.target.decode((TEXT[end], *rejected[1:]), all_rows=True)
+        if rejected and not opened.target.rewinds:
+            opened.target.begin_draft()
         opened.target.rewind(end + 1)
-        news = TEXT[opened.drafts.length : end + 1]
-        row = opened.drafts.decode(news)[0]
-    assert distance(row, expected) < 1e-3
-
-
-def test_a_draft_that_came_to_nothing_leaves_no_trace_either(opened):
-    """The policy wanted no token of it: what follows is text."""
-    expected = opened.read(TEXT[:22])
-    opened.read(TEXT[:20])
-    for end in (20, 21):
-        opened.drafts.begin_draft()
-        opened.target.decode(TEXT[end : end + 1])
-        opened.drafts.end_draft(end)
         row = opened.drafts.decode(TEXT[opened.drafts.length : end + 1])[0].copy()
     assert distance(row, expected) < 1e-3
 
@@ -275,7 +258,8 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, mo
     how = SpeculativeConfig(drafter, 2, accept="rejection")
     with loaded(target=target, draft=draft, threads=1, speculative=how) as session:
         if wrong:
-            monkeypatch.setattr(MtpDrafter, "propose", _boasting)
+            own = MtpDrafter.propose
+            monkeypatch.setattr(MtpDrafter, "propose", lambda *given: halved(own(*given)))
         found, _ = p_value_of_answers(session, how, top_k=4, length=3, n=800)
     assert (found > 1e-3) != wrong
 
@@ -290,10 +274,6 @@ def p_value_of_answers(session, how, top_k, length, n):
         accepted += answer.metrics.accepted
     expected = _exact(session.models.target.opened, SamplingOptions(1.0, **wide), length)
     return p_value(counts, expected, n), accepted
-
-
-def _boasting(self, context, budget, policy):
-    return halved(ModelDrafter.propose(self, context, budget, policy))
 
 
 def halved(draft):
@@ -323,11 +303,6 @@ def _exact(context, sampling, length):
 # What cannot draft costs the drafts
 
 
-@pytest.fixture
-def qwen3(tmp_path):
-    return tiny.write(tmp_path / "target.gguf", "qwen3")
-
-
 def answered(target, head, **how):
     """An answer of the target alone, and the notes that say why."""
     with loaded(target=target, draft=head, threads=1, speculative=SpeculativeConfig(**how)) as session:
@@ -337,32 +312,30 @@ def answered(target, head, **how):
     return " ".join(answer.notes)
 
 
-def test_a_target_that_gives_no_such_rows(tmp_path):
-    """llama.cpp ends the process there: in the trial."""
-    target = tiny.write(tmp_path / "target.gguf", "olmo2-window")
-    head = tiny.write(tmp_path / "head.gguf", "eagle3")
-    assert "crashes on heads from head.gguf" in answered(target, head, drafter="eagle3")
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("olmo2-window", "crashes on heads from head.gguf"),  # llama.cpp ends the process there: in the trial
+        ("llama", "reads layers 0, 2, 4 of llama-0.0.gguf, which has only 2"),
+    ],
+)
+def test_a_target_without_the_rows_that_a_head_reads(load, tmp_path, kind, says):
+    assert says in answered(load(kind).path, tiny.write(tmp_path / "head.gguf", "eagle3"), drafter="eagle3")
 
 
-def test_a_head_for_a_target_of_more_layers(tmp_path):
-    target, head = tiny.write(tmp_path / "target.gguf", "llama"), tiny.write(tmp_path / "head.gguf", "eagle3")
-    assert "reads layers 0, 2, 4 of target.gguf, which has only 2" in answered(target, head, drafter="eagle3")
-
-
-def test_a_build_without_hidden_rows(monkeypatch, tmp_path):
+def test_a_build_without_hidden_rows(monkeypatch, load):
     monkeypatch.setitem(undeclared.FOR_HEADS, "llama_future", "P13llama_context")
     assert undeclared.missing_for_heads() == ["llama_future"]
-    model = tiny.write(tmp_path / "model.gguf", "glm4moe-mtp")
+    model = load("glm4moe-mtp").path
     assert "it lacks llama_future" in answered(model, None, drafter="mtp")
     with loaded(target=model, threads=1) as session:
         assert session.settings.drafter == "ngram"
 
 
-def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
-    heads = (tiny.write(tmp_path / f"{kind}.gguf", kind) for kind in ("eagle3", "medusa"))
-    pairs = (tiny.write(tmp_path / "mtp.gguf", "step35-mtp"), None), *((qwen3, head) for head in heads)
-    for (target, draft), drafter in zip(pairs, ("mtp", "eagle3", "medusa"), strict=True):
-        with loaded(target=target, draft=draft, threads=1) as session:
+def test_heads_that_are_there_are_the_default(load, tmp_path):
+    files = {kind: tiny.write(tmp_path / f"{kind}.gguf", kind) for kind in ("eagle3", "medusa")}
+    for target, drafter in (("step35-mtp", "mtp"), ("qwen3", "eagle3"), ("qwen3", "medusa")):
+        with loaded(target=load(target).path, draft=files.get(drafter), threads=1) as session:
             assert session.settings.drafter == f"ngram+{drafter}" and session.models.draft
 
 
@@ -377,10 +350,10 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         ("auto", "dflash", "a DFlash draft model, which specdec cannot use"),
     ],
 )
-def test_what_is_asked_for_must_be_there(tmp_path, qwen3, drafter, draft, said):
+def test_what_is_asked_for_must_be_there(load, tmp_path, drafter, draft, said):
     file = tiny.write(tmp_path / "draft.gguf", draft) if draft else None
     with pytest.raises(SpecdecError, match=said):
-        loaded(target=qwen3, draft=file, speculative=SpeculativeConfig(drafter))
+        loaded(target=load("qwen3").path, draft=file, speculative=SpeculativeConfig(drafter))
 
 
 # Rows that are kept

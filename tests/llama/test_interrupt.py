@@ -16,7 +16,7 @@ def test_what_is_cleared_stays_cleared(monkeypatch):
     class Late(socket.socket):
         def recv(self, *args):
             received = super().recv(*args)
-            time.sleep(0.1)
+            time.sleep(0.05)
             late.append(received)
             return received
 
@@ -25,7 +25,7 @@ def test_what_is_cleared_stays_cleared(monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupt.exit_code == 130
     interrupt.clear()
-    time.sleep(0.3)
+    time.sleep(0.2)
     assert not interrupt.is_set() and interrupt.exit_code == 0
     assert late == [bytes([signal.SIGINT]), b""]
 

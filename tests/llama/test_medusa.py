@@ -14,34 +14,26 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.drafters.head_drafters import MedusaDrafter
 from specdec_cli.gguf import memory
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
-from specdec_cli.llama.placement import Placement
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    return tiny.write(tmp_path_factory.mktemp("medusa") / "target.gguf", "qwen3")
+@pytest.fixture
+def target(load):
+    return load("qwen3").path
 
 
-def rows_of(target, text):
+def rows_of(context, text):
     """llama.cpp's embeddings and logits of each token of a text, asked of it directly."""
-    interrupt = Interrupt()
-    model = Model(target, Placement(0), interrupt)
-    context = LlamaContext.open(model, 512, len(text), 1, interrupt)
+    context.rewind(0)
     lib.llama_set_embeddings(context.passes.handle, True)
     logits = context.decode(text, all_rows=True).copy()
     rows = np.ctypeslib.as_array(lib.llama_get_embeddings(context.passes.handle), (len(text), tiny.WIDTH)).copy()
-    context.close()
-    model.close()
     return rows, logits
 
 
 def by_numpy(path, row):
     """(heads, words): what the heads of a file make of a row."""
-    tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors
-               if tensor.name != "d2t"}  # fmt: skip
+    found = [tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name != "d2t"]
+    tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in found}
     made = []
     for k in range(len(tensors) // 3):
         block, bias, output = (tensors[f"head.{k}.{part}"] for part in ("block.weight", "block.bias", "output.weight"))
@@ -90,21 +82,20 @@ def fitted(path, rows, logits):
 
 
 @pytest.mark.parametrize("kind", ["medusa", "medusa-few", "q8_0"])
-def test_rows_are_those_of_the_heads_formula(tmp_path, kind):
+def test_rows_are_those_of_the_heads_formula(opened, tmp_path, kind):
     """On llama.cpp's embedding of the token before the pending one, which its output matrix makes logits of."""
     head = written(tmp_path / "q8_0.gguf", random_outputs(3), gguf.GGMLQuantizationType.Q8_0)
-    opened = Opened(tmp_path, kind.replace("q8_0", "medusa"), head=head if kind == "q8_0" else None)
-    drafts = opened.drafts
-    opened.read(TEXT[:20])
-    found = drafts._rows.copy()
-    rows, logits = rows_of(tmp_path / "target.gguf", TEXT[:20])
+    parts = Opened(tmp_path, kind.replace("q8_0", "medusa"), head=head if kind == "q8_0" else None)
+    parts.read(TEXT[:20])
+    found = parts.drafts._rows.copy()
+    rows, logits = rows_of(opened("qwen3", 20), TEXT[:20])
     wanted = by_numpy(tmp_path / f"{kind}.gguf", rows[-2])
     words = np.arange(0, tiny.N_VOCAB, 2) if kind == "medusa-few" else np.arange(tiny.N_VOCAB)
-    assert drafts.longest == len(wanted) and np.isfinite(found).sum() == wanted.size
+    assert parts.drafts.longest == len(wanted) and np.isfinite(found).sum() == wanted.size
     assert np.abs(found[:, words] - wanted).max() < (0.3 if kind == "q8_0" else 1e-4)
     output = next(t.data for t in gguf.GGUFReader(tmp_path / "target.gguf").tensors if t.name == "output.weight")
     assert np.abs(output @ rows[-2] - logits[-2]).max() < 1e-4
-    opened.close()
+    parts.close()
 
 
 def test_each_depth_of_a_tree_has_a_head_of_its_own(tmp_path):
@@ -124,11 +115,11 @@ def test_each_depth_of_a_tree_has_a_head_of_its_own(tmp_path):
 # What is kept for them
 
 
-def knowing(folder, target, misled):
+def knowing(folder, context, misled):
     """What the target alone writes, and two heads that know it; those misled know most tokens as the second best."""
-    with loaded(target=target, threads=1, speculative=SpeculativeConfig(drafter="none")) as session:
+    with loaded(target=context.passes.model.path, threads=1, speculative=SpeculativeConfig(drafter="none")) as session:
         text = [*PROMPT, *session.generate(PROMPT, SamplingParams(max_tokens=60)).tokens]
-    rows, _ = rows_of(target, text)
+    rows, _ = rows_of(context, text)
     wanted = np.zeros((2, len(text) - 3, tiny.N_VOCAB))
     for k, row in np.ndindex(wanted.shape[:2]):
         token = text[row + 2 + k]
@@ -139,12 +130,12 @@ def knowing(folder, target, misled):
 
 
 @pytest.mark.parametrize(("kind", "k", "tree"), [("qwen3", 6, 2), ("qwen3", 6, 4), ("mamba", 3, 1), ("mamba", 12, 1)])
-def test_drafts_go_on_after_whatever_stands(tmp_path, kind, k, tree):
+def test_drafts_go_on_after_whatever_stands(opened, load, tmp_path, kind, k, tree):
     """But for the first step, all have a draft: of a branch that is read again the rows are known before, and those of
     a recurrent state that is restored are made again.
     """
-    target = tiny.write(tmp_path / "target.gguf", kind)
-    text, head = knowing(tmp_path, target, misled=(0, 1) if tree > 1 else (1,))
+    target = load(kind).path
+    text, head = knowing(tmp_path, opened(kind, 100), misled=(0, 1) if tree > 1 else (1,))
     with loaded(target=target, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k, tree=tree)) as session:
         answer = session.generate(PROMPT, SamplingParams(max_tokens=40))
     assert answer.tokens == text[:40]
@@ -157,7 +148,7 @@ def test_drafts_go_on_after_whatever_stands(tmp_path, kind, k, tree):
 # Distributions
 
 
-def known_ahead(target, top_k):
+def known_ahead(context, top_k):
     """Rows and logits, of two heads, after the prompt and each continuation by up to two tokens: the target's own
     distribution two tokens ahead.
     """
@@ -166,7 +157,7 @@ def known_ahead(target, top_k):
     rows, wanted = [], []
 
     def visit(text, depth):
-        made, logits = rows_of(target, text)
+        made, logits = rows_of(context, text)
         p, mixed = sampler.categorical(logits[-1]), np.full(tiny.N_VOCAB, 1e-3)
         for token in p.ids.tolist():
             after = visit([*text, token], depth + 1) if depth < 3 else None
@@ -185,9 +176,9 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (1,
 
 
 @pytest.mark.parametrize(("width", "wrong"), [(1, False), *SLOW])
-def test_sampled_answers_have_the_targets_distribution(tmp_path, target, width, wrong, monkeypatch):
+def test_sampled_answers_have_the_targets_distribution(opened, tmp_path, target, width, wrong, monkeypatch):
     """By chi-square, with heads that know much; and a q that is another than the one drawn from is seen."""
-    head = fitted(tmp_path / "fitted.gguf", *known_ahead(target, 3))
+    head = fitted(tmp_path / "fitted.gguf", *known_ahead(opened("qwen3", 100), 3))
     how = SpeculativeConfig("medusa", 2, accept="rejection", tree=width)
     with loaded(target=target, draft=head, threads=1, speculative=how) as session:
         if wrong:
@@ -231,16 +222,16 @@ def test_heads_of_another_width(tmp_path, target):
         loaded(target=target, draft=head)
 
 
-def test_a_target_that_gives_no_logits_beside_its_rows(tmp_path):
-    lfm2, head = tiny.write(tmp_path / "lfm2.gguf", "lfm2"), tiny.write(tmp_path / "head.gguf", "medusa")
-    assert "hidden rows together with its logits" in answered(lfm2, head, drafter="medusa")
+def test_a_target_that_gives_no_logits_beside_its_rows(load, tmp_path):
+    head = tiny.write(tmp_path / "head.gguf", "medusa")
+    assert "hidden rows together with its logits" in answered(load("lfm2").path, head, drafter="medusa")
 
 
 @pytest.mark.parametrize(("kind", "k"), [("mamba", 3), ("qwen35", 3), ("qwen35", 12), ("olmo2-window", 12)])
-def test_any_other_target_has_its_own_text(tmp_path, kind, k):
+def test_any_other_target_has_its_own_text(load, tmp_path, kind, k):
     """Recurrent ones, too, whose states go back by a snapshot or by a replay."""
-    model, head = tiny.write(tmp_path / "model.gguf", kind), tiny.write(tmp_path / "head.gguf", "medusa")
-    with loaded(target=model, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k)) as session:
+    head = tiny.write(tmp_path / "head.gguf", "medusa")
+    with loaded(target=load(kind).path, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k)) as session:
         drafted, alone = both(session, SamplingParams(max_tokens=24), SpeculativeConfig("medusa", k))
     assert drafted == alone
 

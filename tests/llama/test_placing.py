@@ -1,6 +1,7 @@
 """Where a model lies: what is said of it, what llama.cpp is told, and what cannot be."""
 
 import ctypes
+import itertools
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -50,11 +51,7 @@ def asked(monkeypatch):
 
     def load(path, params):
         addresses = ctypes.cast(params.devices, ctypes.POINTER(ctypes.c_void_p))
-        devices = None
-        if params.devices:
-            devices = []
-            while addresses[len(devices)]:
-                devices.append(addresses[len(devices)])
+        devices = [*itertools.takewhile(bool, addresses)] if params.devices else None
         split = [params.tensor_split[i] for i in range(lib.llama_max_devices())] if params.tensor_split else None
         mode = (params.split_mode, params.main_gpu)
         calls.append((Path(path.decode()).name, params.n_gpu_layers, devices, mode, split))

@@ -1,16 +1,16 @@
 """Dropping rejected tokens from a cache, also one that cannot: what is computed after it equals a fresh context's."""
 
+import itertools
 from contextlib import closing
 
 import numpy as np
 import pytest
 import tiny
-from fakes import drafts_of, run, steps_of, tokens_of
+from fakes import ScriptedDrafter, drafts_of, run, steps_of, tokens_of
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Draft
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -32,26 +32,12 @@ def open_context(opened):
     return lambda kind, rows=1, **options: opened(kind, rows, **options)
 
 
-class Oracle:
-    """Knows the target's answer: proposes 0, 1, ... k of its tokens, each time followed by wrong ones up to k."""
-
-    name = "oracle"
-
-    def __init__(self, text):
-        self._text = text
-        self._right = 0
-
-    def start(self, prompt):
-        return 0
-
-    def propose(self, context, budget, policy):
-        coming = self._text[len(context) : len(context) + budget]
-        right = self._right % (budget + 1)
-        self._right += 1
-        return Draft(tuple(t if i < right else (t + 1) % tiny.N_VOCAB for i, t in enumerate(coming)), None, self.name)
-
-    def observe(self, step):
-        pass
+def drafts_over(text, start, k):
+    """Drafts of k tokens for the rest of a text, of which 0, 1, ... k are right, and so on."""
+    for right in itertools.cycle(range(k + 1)):
+        coming = text[start : start + k]
+        yield [token if i < right else (token + 1) % tiny.N_VOCAB for i, token in enumerate(coming)]
+        start += right + 1
 
 
 def saved(context):
@@ -85,17 +71,7 @@ def speculate(context, k):
     """What the target says alone, and what happens with drafts that are right up to every place."""
     target = LlamaTarget(context)
     alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
-    return alone, run(target, PROMPT, Oracle([*PROMPT, *alone]), k, ANSWER)
-
-
-# The models themselves
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_tiny_model_is_what_it_is_made_for(load, open_context, kind):
-    assert load(kind).rewinds == (kind in tiny.ATTENTION)
-    alone = tokens_of(run(LlamaTarget(open_context(kind)), PROMPT, max_tokens=ANSWER))
-    assert len(set(alone)) > ANSWER // 4, "an answer of few tokens would hide a wrong state"
+    return alone, run(target, PROMPT, ScriptedDrafter(drafts_over(alone, 1, k)), k, ANSWER)
 
 
 # As the target
@@ -103,9 +79,11 @@ def test_a_tiny_model_is_what_it_is_made_for(load, open_context, kind):
 
 @pytest.mark.parametrize("k", [*LENGTHS, 11])
 @pytest.mark.parametrize("kind", EVERY)
-def test_the_answer_is_the_targets_own(open_context, kind, k):
+def test_the_answer_is_the_targets_own(load, open_context, kind, k):
     """Also with drafts that are too long for snapshots."""
+    assert load(kind).rewinds == (kind in tiny.ATTENTION)
     alone, events = speculate(open_context(kind, k + 1), k)
+    assert len(set(alone)) > ANSWER // 4, "an answer of few tokens would hide a wrong state"
     assert tokens_of(events) == alone and events[-1].notes == ()
     assert accepted_of(events) == set(range(k + 1)) or k > 8
 
