@@ -145,7 +145,7 @@ def test_they_are_compared_like_any_other(engine):
         "mine": SpeculativeConfig(drafter=Copying(), draft_tokens=3),
         "k=3": SpeculativeConfig(drafter="model", draft_tokens=3),
     }
-    short, progress = SamplingParams(max_tokens=24), lambda done, count: told.append((done, count))
+    short, progress = SamplingParams(max_tokens=16), lambda done, count: told.append((done, count))
     result = compare(engine, [PROMPT, "class Stack:\n"], ways, short, progress=progress)
     assert [each.name for each in result.variants] == ["target alone", "mine", "k=3"]
     assert result.exactness["mine"]["identical"] + result.exactness["mine"]["rounding"] == 4
