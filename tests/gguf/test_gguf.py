@@ -18,7 +18,7 @@ from gguf_models import Model
 from ggufs import TYPE, write_all_types, written
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.gguf.header import StringArray
+from specdec_cli.gguf.header import TYPES, StringArray
 from specdec_cli.gguf.reader import read_header, read_model
 from specdec_cli.gguf.runnable import require_runnable
 
@@ -93,18 +93,10 @@ def test_agrees_on_the_bundled_pair(name):
     require_runnable(header)
 
 
-@pytest.mark.parametrize("kind", list(gguf.GGML_QUANT_SIZES), ids=lambda kind: kind.name)
-def test_knows_the_size_of_every_tensor_type(tmp_path, kind):
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    if kind.name == "Q8_1":
-        size = 36  # the package still has two floats where ggml-common.h has two halves
-    head = ggufs.header(tensors=[ggufs.tensor("w", (block * 2, 3), kind)])
-    path = written(tmp_path, ggufs.padded(head, b"\0" * (size * 6)))
-    tensor = read_header(path).tensors[0]
-    assert (tensor.size, tensor.type) == (size * 6, kind.name)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(SpecdecError, match="cut short"):
-        read_header(path)
+def test_knows_the_size_of_every_tensor_type():
+    sizes = {kind.value: (kind.name, *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    sizes[9] = ("Q8_1", 32, 36)  # the package still has two floats where ggml-common.h has two halves
+    assert sizes.items() <= TYPES.items()
 
 
 def test_a_newer_tensor_type_is_named_and_left_to_llama_cpp(tmp_path):
