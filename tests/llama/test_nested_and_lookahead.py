@@ -61,7 +61,7 @@ SERVED = [
     *[
         ("llama", draft, small, drafter)
         for draft, small in (("mamba", "llama"), ("llama", "mamba"), ("lfm2", "mamba"))
-        for drafter in ("model<ngram", "ngram+model<ngram", "small>model", "lookahead+model")
+        for drafter in ("model<ngram", "small>model", "lookahead+model")
     ],
     *[("mamba", "mamba", small, drafter) for small in ("mamba", "llama") for drafter in ("model<ngram", "small>model")],
 ]
