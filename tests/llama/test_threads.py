@@ -60,7 +60,10 @@ SCENARIOS = {
     "a slow machine": ({"expected": {1: 0.01}}, [(laps(0.03, 50), 2, [])]),
     "stopped for a minute": ({"expected": {1: 0.01}}, [(laps(0.01) + laps(60.0) + laps(0.01, 2), 2, [])]),
     "slow, but who would notice": ({"expected": {1: 5e-4}}, [(laps(5e-4) + laps(5e-3, 4), 2, [])]),
-    "long prompts": ({"expected": {1: 0.01, 8: 0.05}}, [((laps(9.0, tokens=512) + laps(0.05, tokens=8)) * 10, 2, [])]),
+    "long prompts": (
+        {"expected": {8: 0.05}},
+        [(laps(0.5, tokens=99) + (laps(9.0, tokens=99) + laps(0.05, tokens=8)) * 3, 2, [])],
+    ),
     "drafts start no trial": ({}, [(laps(0.3, 5, tokens=4) + laps(0.1), 2, [])]),
     "a trial with nothing to compare ends": ({}, [(laps(0.1, 3), 1, []), (laps(0.3, 32, tokens=2), 2, [])]),
     **{
