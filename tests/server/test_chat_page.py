@@ -44,44 +44,38 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
 
-    def refuse(self, status, message, **headers):
-        self.begin(status, "application/json", **headers)
-        self.wfile.write(json.dumps({"error": {"message": message, "type": "t"}}).encode())
+    def refused(self, refusal=None):
+        """Refuse what comes without the key; else, as the test says."""
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            refusal = (401, "no key", {})
+        if refusal:
+            status, message, headers = refusal
+            self.begin(status, "application/json", **headers)
+            self.wfile.write(json.dumps({"error": {"message": message, "type": "t"}}).encode())
+        return refusal
 
     def do_GET(self):
         if self.path == "/":
             self.begin(200, "text/html; charset=utf-8")
             self.wfile.write(chat_page().encode())
-        elif self.locked():
-            self.refuse(401, "no key")
-        elif self.path == "/v1/models":
+        elif not self.refused():
             self.begin(200, "application/json")
             self.wfile.write(json.dumps({"data": [self.server.model]}).encode())
-        else:
-            self.refuse(404, "nothing here")
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(body)
-        if self.locked():
-            self.refuse(401, "no key")
-        elif self.server.refusal:
-            status, message, headers = self.server.refusal
-            self.refuse(status, message, **headers)
-        else:
-            self.begin(200, "text/event-stream")
-            try:
-                for part in self.server.parts:
-                    if isinstance(part, Event):
-                        while not part.wait(0.02):
-                            self.wfile.write(b": still here\n\n")  # fails once the page has gone
-                    else:
-                        self.wfile.write(part if isinstance(part, bytes) else sent(part))
-            except OSError:
-                self.server.left.set()
-
-    def locked(self):
-        return self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}"
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if self.refused(self.server.refusal):
+            return
+        self.begin(200, "text/event-stream")
+        try:
+            for part in self.server.parts:
+                if isinstance(part, Event):
+                    while not part.wait(0.02):
+                        self.wfile.write(b": still here\n\n")  # fails once the page has gone
+                else:
+                    self.wfile.write(part if isinstance(part, bytes) else sent(part))
+        except OSError:
+            self.server.left.set()
 
 
 def sent(part):
@@ -93,10 +87,6 @@ def chunk(step=None, content="", reason=None, **delta):
     text = "".join(token.text for token in step.tokens) if step else content
     choice = {"index": 0, "delta": delta or {"content": text}, "finish_reason": reason}
     return {"choices": [choice], **({"step": event_json(step)} if step else {})}
-
-
-def thought(text):
-    return chunk(reasoning_content=text)
 
 
 def ended():
@@ -146,27 +136,40 @@ def finish(tab):
     tab.until("!frame")
 
 
-def answered(tab, server, text, **how):
+def said(server):
+    """The messages of the last request."""
+    return [message["content"] for message in server.asked[-1]["messages"]]
+
+
+def answered(tab, server, text):
     """Have the page show an answer in pieces of three characters, none of them drafted."""
-    begin(tab, server, [*(chunk(content=text[i : i + 3]) for i in range(0, len(text), 3)), *ended()], **how)
+    begin(tab, server, [*(chunk(content=text[i : i + 3]) for i in range(0, len(text), 3)), *ended()])
     tab.until("document.querySelector('.note')?.textContent")
 
 
 SHOWN = "[...document.querySelectorAll('.answer .token')].map(e => [e.localName, e.textContent])"
+NOTE, PROBLEM = "document.querySelector('.note').textContent", "byId('problem').textContent"
 
 
-@pytest.mark.parametrize("width", [1200, 375])
-def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
-    begin(tab, server, ANSWER, width=width)
+def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server):
+    begin(tab, server, ANSWER, width=375)
     tab.until("document.querySelector('.note')?.textContent && !frame")
     assert tab.ask(SHOWN) == [
         ["span", "First"], ["i", " kept"], ["b", " right"], ["b", "\n"], ["i", "same"], ["u", " extra"],
     ]  # fmt: skip
-    note = tab.ask("document.querySelector('.note').textContent")
-    assert note == "31.3 tokens/s; 50% of 8 draft tokens accepted; 2.0 tokens per step"
-    assert tab.ask("document.documentElement.scrollWidth") == width
-    assert server.asked[0]["speculative"] is True
-    assert server.asked[0]["messages"] == [{"role": "user", "content": "Why?"}]
+    assert tab.ask(NOTE) == "31.3 tokens/s; 50% of 8 draft tokens accepted; 2.0 tokens per step"
+    assert tab.ask("document.documentElement.scrollWidth") == 375
+    assert server.asked[0]["speculative"] is True and said(server) == ["Why?"]
+    tab.ask("byId('rejected').click()")
+    tab.until("document.querySelectorAll('.answer del').length === 2")
+    assert tab.ask(SHOWN)[2:5] == [["del", " wrong"], ["del", " unseen⏎"], ["b", " right"]]
+    tab.point(".answer b.token")
+    assert tab.ask("tip.innerText").startswith("Pass 1: 3 drafted")
+    tab.press("Escape")
+    tab.ask("document.querySelector('.answer').focus()")
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    assert tab.ask("status.textContent").startswith("Pass 2: 1 drafted")
     assert tab.complaints == []
 
 
@@ -178,18 +181,8 @@ def test_a_chat_on_the_server_itself(tab, chatting):
         ask(tab)
         tab.until("document.querySelector('.note')?.textContent && shown.tokens")
         assert {"i", "b"} <= {kind for kind, _ in tab.ask(SHOWN)}, "accepted tokens, and corrections"
-        assert "draft tokens accepted" in tab.ask("document.querySelector('.note').textContent")
+        assert "draft tokens accepted" in tab.ask(NOTE)
         assert tab.complaints == []
-
-
-def test_an_error_keeps_what_was_typed_and_drafts_can_be_off(tab, server):
-    server.refusal = (503, "All <b>busy</b>", {"Retry_After": "5"})
-    opened(tab, server)
-    tab.ask("byId('drafts').click()")
-    ask(tab)
-    tab.until("byId('problem').textContent")
-    assert tab.ask("byId('problem').textContent") == "All <b>busy</b>. Try again in 5 s."
-    assert tab.ask("input.value") == "Why?" and server.asked[0]["speculative"] is False
 
 
 def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, server):
@@ -202,19 +195,21 @@ def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, ser
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("refusal", "end", "problem"),
     [
-        (sent({"error": {"message": "the model fell <b>over</b>"}}), "the model fell <b>over</b>"),
-        (b"", "The connection was lost before the answer was complete."),
+        ((503, "All <b>busy</b>", {"Retry_After": "5"}), b"", "All <b>busy</b>. Try again in 5 s."),
+        (None, sent({"error": {"message": "the model fell <b>over</b>"}}), "the model fell <b>over</b>"),
+        (None, b"", "The connection was lost before the answer was complete."),
     ],
 )
-def test_an_answer_that_breaks_off_is_told_and_can_be_asked_for_again(tab, server, end, said):
+def test_an_answer_that_fails_or_breaks_off_is_told_and_can_be_asked_for_again(tab, server, refusal, end, problem):
+    server.refusal = refusal
     begin(tab, server, [chunk(STEPS[0]), end])
-    finish(tab)
-    assert said in tab.ask("byId('problem').textContent")
+    tab.until(f"!writing && {PROBLEM}")
+    assert problem in tab.ask(PROBLEM)
     assert tab.ask("input.value") == "Why?", "what was typed stands in its field again"
-    assert tab.ask("document.querySelector('.note').textContent") == "incomplete; not saved"
-    server.parts = ANSWER
+    assert refusal or tab.ask(NOTE) == "incomplete; not saved"
+    server.refusal, server.parts = None, ANSWER
     tab.press("Enter")
     finish(tab)
     tab.until("document.querySelectorAll('.failed').length === 0")
@@ -314,6 +309,7 @@ def test_markdown_is_rendered_and_latex_left_alone(tab, server):
     }.items():
         assert tab.ask(f"({texts})({json.dumps(where)})") == wanted, where
     assert tab.ask("getComputedStyle(document.querySelectorAll('td')[1]).textAlign") == "right"
+    assert tab.ask("[byId('tokens').disabled, byId('tokens').checked]") == [True, False], "nothing was drafted"
     assert tab.complaints == []
 
 
@@ -350,25 +346,6 @@ def test_the_colours_of_tokens_follow_the_markdown(tab, server):
     assert tab.ask(SHOWN) == [] and tab.ask(plain) == with_tokens
 
 
-def test_drafting_is_off_where_nothing_was_drafted_and_tells_what_was_rejected(tab, server):
-    answered(tab, server, "nothing")
-    assert tab.ask("[byId('tokens').disabled, byId('tokens').checked]") == [True, False]
-    server.parts = ANSWER
-    ask(tab)
-    tab.until("byId('tokens').checked")
-    assert tab.ask("document.querySelectorAll('.answer del').length") == 0
-    tab.ask("byId('rejected').click()")
-    tab.until("document.querySelectorAll('.answer del').length === 2")
-    assert tab.ask(SHOWN)[2:5] == [["del", " wrong"], ["del", " unseen⏎"], ["b", " right"]]
-    tab.point(".answer b.token")
-    assert tab.ask("tip.innerText").startswith("Pass 1: 3 drafted")
-    tab.press("Escape")
-    tab.ask("document.querySelectorAll('.answer')[1].focus()")
-    tab.press("ArrowRight")
-    tab.press("ArrowRight")
-    assert tab.ask("status.textContent").startswith("Pass 2: 1 drafted")
-
-
 def test_a_code_block_and_an_answer_can_be_copied(tab, server):
     answered(tab, server, "<think>\nNo.\n</think>\n\n**Do:**\n\n```sh\nls \u202e| wc\n```\n")
     tab.ask("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => (copied = text) } })")
@@ -381,7 +358,8 @@ def test_a_code_block_and_an_answer_can_be_copied(tab, server):
 
 def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     more = Event()
-    begin(tab, server, [thought("Hm"), more, thought("m."), chunk(content="Yes."), *ended()])
+    thoughts = chunk(reasoning_content="Hm"), more, chunk(reasoning_content="m.")
+    begin(tab, server, [*thoughts, chunk(content="Yes."), *ended()])
     tab.until("document.querySelector('.thinking')?.textContent === 'ThinkingHm'")
     hidden = "!document.querySelector('.thinking p').checkVisibility()"
     assert tab.ask(hidden)
@@ -394,14 +372,11 @@ def test_thinking_is_folded_and_stays_open_if_the_reader_opens_it(tab, server):
     ask(tab, "Sure?")
     finish(tab)
     assert server.asked[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
-
-
-def test_thoughts_that_were_cut_off_are_not_sent(tab, server):
-    begin(tab, server, [thought("Hm"), *ended()])
-    finish(tab)
-    ask(tab, "And?")
-    finish(tab)
-    assert server.asked[1]["messages"][1] == {"role": "assistant", "content": ""}
+    server.parts = [chunk(reasoning_content="Hm"), *ended()]
+    for question in ("Really?", "And?"):  # thoughts that were cut off are not sent
+        ask(tab, question)
+        finish(tab)
+    assert said(server)[-4:] == ["Yes.", "Really?", "", "And?"]
     answered(tab, server, "<think>\n\n</think>\n\nYes.")
     assert tab.ask("document.querySelector('.answer').innerText.trim()") == "Yes."
 
@@ -413,11 +388,10 @@ def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
     server.parts = [chunk(content="two"), *ended()]
     tab.click("section:last-child .again")
     tab.until("conversation.turns[1]?.answer.text === 'two' && !writing")
-    said = [message["content"] for message in server.asked[-1]["messages"]]
-    assert said == ["Why?", "one", "And?"]
+    assert said(server) == ["Why?", "one", "And?"]
     server.refusal = (500, "broken", {})
     tab.click("section:last-child .again")
-    tab.until("byId('problem').textContent === 'broken' && !writing")
+    tab.until(f"{PROBLEM} === 'broken' && !writing")
     assert tab.ask("conversation.turns.map(t => t.answer.text)") == ["one", "two"], "the old answer is back"
     server.refusal = None
     tab.click("section:first-child .edit")
@@ -427,7 +401,7 @@ def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
     tab.ask("byId('most').value = ''; document.querySelector('.editing textarea').focus()")
     tab.press("Enter")
     tab.until("conversation.turns.length === 1 && !writing")
-    assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why??"]
+    assert said(server) == ["Why??"]
     assert tab.ask("document.querySelectorAll('section').length") == 1
 
 
@@ -441,7 +415,7 @@ def test_conversations_are_kept_and_found_in_the_browser(tab, server):
     assert tab.ask("document.querySelector('.answer strong').textContent") == "one"
     ask(tab, "And?")
     tab.until("conversation.turns.length === 2 && !writing")
-    assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why?", "**one**", "And?"]
+    assert said(server) == ["Why?", "**one**", "And?"]
     tab.click("#new")
     assert tab.ask("welcome.isConnected") and tab.ask(titles) == ["Why?"]
     tab.ask("byId('search').focus()")
@@ -469,7 +443,7 @@ def test_a_reload_and_the_back_button_return_to_a_conversation(tab, server):
     tab.until("document.title === 'Why? \u2013 specdec'")
     ask(tab, "More?")
     finish(tab)
-    assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why?", "one", "More?"]
+    assert said(server) == ["Why?", "one", "More?"]
 
 
 @pytest.mark.parametrize("leave", ["send.click()", "byId('new').click()", "location.reload()"])
@@ -483,7 +457,7 @@ def test_an_unfinished_answer_is_saved_when_the_reader_stops_or_leaves_it(tab, s
     assert tab.ask("kept.list()[0].turns[0].note").endswith("stopped")
 
 
-def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost(tab, server):
+def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost_and_a_deleted_one_stays_deleted(tab, server):
     answered(tab, server, "one")
     server.parts = [Event()]
     tab.click(".again")
@@ -492,10 +466,6 @@ def test_an_answer_that_is_left_while_it_is_replaced_is_not_lost(tab, server):
     assert server.left.wait(10)
     tab.click("#list .open")
     assert tab.ask("conversation.turns.map(t => t.answer.text)") == ["one"]
-
-
-def test_a_conversation_that_is_deleted_while_an_answer_is_written_stays_deleted(tab, server):
-    answered(tab, server, "one")
     server.parts = [chunk(content="half of"), Event()]
     ask(tab, "And?")
     tab.until("writing?.text === 'half of'")

@@ -30,9 +30,9 @@ def test_a_client_that_stops_reading_is_disconnected(monkeypatch):
     monkeypatch.setattr(running, "SEND_S", 0.3)
 
     async def serve():
-        server, state, reader, writer = await connected(Response(b"x" * (64 << 20)))
+        server, state, reader, writer = await connected(Response(b"x" * (48 << 20)))
         writer.write(REQUEST)
-        for _ in range(8):
+        for _ in range(5):
             await reader.readexactly(4 << 20)
             await asyncio.sleep(0.1)
         assert state.connections
@@ -94,15 +94,13 @@ def test_a_client_that_leaves_after_several_requests_ends_the_first(later):
 @pytest.mark.parametrize(
     ("host", "key", "asked", "status"),
     [
-        ("127.0.0.1", None, "localhost:8080", 200),
+        ("127.0.0.1", None, "[::1]:8080", 200),
         ("127.0.0.1", "secret", "evil.example", 403),
-        ("::1", None, "[::1]:8080", 200),
         ("box.example", None, "BOX.example:8080", 200),
         ("box.example", None, "evil.example", 403),
         ("box.example", None, "", 403),
         ("box.example", "secret", "evil.example", 401),
         ("box.example", None, "192.0.2.7:8080", 200),
-        ("192.0.2.7", None, "evil.example", 403),
         ("0.0.0.0", None, "any.example", 200),
     ],
 )
