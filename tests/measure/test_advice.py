@@ -74,10 +74,6 @@ def test_advice_names_the_causes_once_for_all_variants():
     assert "of the decoding time to read the prompt" in words(STEEP, reading)
     assert "mixture of 64 experts" in words(STEEP, ("k=3", 3, 31, poor(3)), experts=64)
     assert "answers are short (4 tokens)" in words(STEEP, ("k=3", 3, 31, poor(3, tokens=4, steps=2)))
-
-
-def test_a_pair_of_which_a_variant_pays_is_never_told_to_stop():
-    assert "No draft length pays" in words(STEEP, ("k=3", 3, 31, poor(3)))
     assert "No draft length pays" not in words(STEEP, ("k=3", 3, 31, poor(3)), ("k=1", 1, 130, poor(1)))
 
 
@@ -96,56 +92,49 @@ def verdict_on(*variants, prompts=6, wrong=(), default=None):
     return overall_verdict(overall, {info.name: info.baseline for info in infos}, wrong, default)
 
 
-FAST, SLOW = ("k=3", 3, 250, good(3)), ("k=1", 1, 50, good(1))
-EQUAL, IDLE = ("k=2", 2, 100, good(2)), ("k=auto", "auto", 300, {"steps": 100})
+FAST, SLOW, EQUAL = ("k=3", 3, 250, good(3)), ("k=1", 1, 50, good(1)), ("k=2", 2, 100, good(2))
+IDLE = ("k=auto", "auto", 300, {"steps": 100})
+LATE = ("k=auto", "auto", 80, {"steps": 100, "draft_s": 0.5})
 WASTED = ("k=auto", "auto", 110, {"steps": 100, "drafted": 9, "accepted": 1})
+LOSSY = ("typical", 3, 400, good(3, distance=0.5))
 
 
-def test_the_verdict_is_about_the_fastest_variant_that_pays():
-    yes = verdict_on(SLOW, FAST, IDLE, default="k=auto")
-    assert (yes.pays, yes.variant, yes.winner) == ("yes", "k=3", "k=3")
-    assert yes.ranking == ("k=3", "base", "k=auto", "k=1")
-    assert yes.headline.startswith("Yes: 2.4") and yes.headline.endswith(" with k=3")
-    assert "k=auto, drafted nothing" in yes.sentence and yes.recommendation == "Use k=3."
-    assert verdict_on(FAST, default="k=3").recommendation == "Keep the default draft length, k=3."
-    assert "length, k=1, is slower than the target alone: 0.5" in verdict_on(SLOW, FAST, default="k=1").sentence
+@pytest.mark.parametrize(
+    ("variants", "options", "pays", "variant", "winner", "says"),
+    [
+        ([SLOW, FAST, IDLE], {"default": "k=auto"}, "yes", "k=3", "k=3", "k=auto, drafted nothing. Use k=3."),
+        ([FAST], {"default": "k=3"}, "yes", "k=3", "k=3", "Keep the default draft length, k=3."),
+        ([SLOW, FAST], {"default": "k=1"}, "yes", "k=3", "k=3", "k=1, is slower than the target alone: 0.5"),
+        ([SLOW], {}, "no", "k=1", "base", "No: 0.5"),
+        ([SLOW, EQUAL], {}, "no", "k=2", "base", "target alone k=2 comes closest (1.00 to 1.00). Run the target alone"),
+        ([EQUAL], {}, "no", "k=2", "base", "No: k=2 is as fast as the target alone"),
+        ([IDLE], {}, "nothing drafted", "k=auto", "base", "No: nothing was drafted"),
+        ([WASTED], {}, "few accepted", "k=auto", "base", "No: hardly any tokens came from drafts"),
+        ([SLOW, IDLE], {}, "no", "k=1", "base", "No: no setting measured is faster"),
+        ([LATE], {}, "no", "k=auto", "base", "No: 0.8"),
+        ([FAST], {"prompts": 2}, "too few prompts", "k=3", None, "2 were measured"),
+        ([FAST], {"wrong": {"k=3"}}, "wrong", None, None, "report it"),
+        ([FAST, SLOW], {"wrong": {"k=3"}}, "no", "k=1", "base", "no exact setting measured is faster"),
+        ([LOSSY, FAST], {}, "yes", "k=3", "k=3", "k=3 is the fastest exact setting measured."),
+        ([LOSSY, SLOW], {}, "no", "k=1", "base", "no exact setting measured is faster"),
+        ([LOSSY], {}, "yes", "typical", "typical", "LOSSY"),
+        ([], {}, "not measured", None, None, "Not measured"),
+    ],
+)
+def test_the_verdict_is_about_the_fastest_exact_variant_that_drafts(variants, options, pays, variant, winner, says):
+    found = verdict_on(*variants, **options)
+    assert (found.pays, found.variant, found.winner) == (pays, variant, winner)
+    assert says in f"{found.headline} {found.sentence} {found.recommendation}"
+    assert bool(found.speedup) == ("x (" in f"{found.headline} {found.sentence}")
+    assert found.lossy == (variant == "typical")
 
 
-def test_a_verdict_without_a_gain_shows_only_ratios_that_may_be_claimed():
-    no = verdict_on(SLOW)
-    assert (no.pays, no.variant, no.winner) == ("no", "k=1", "base") and no.headline.startswith("No: 0.5")
-    several = verdict_on(SLOW, EQUAL)
-    assert (several.pays, several.variant, several.speedup) == ("no", "k=2", None)
-    assert several.headline == "No: no setting measured is faster than the target alone"
-    assert several.sentence == "k=2 comes closest (1.00 to 1.00)." and "--drafter none" in several.recommendation
-    assert verdict_on(EQUAL).headline == "No: k=2 is as fast as the target alone"
-
-
-def test_a_verdict_says_nothing_was_drafted_only_if_nothing_was():
-    assert (verdict_on(IDLE).pays, verdict_on(IDLE).headline) == ("nothing drafted", "No: nothing was drafted")
-    few = verdict_on(WASTED)
-    assert (few.pays, few.headline) == ("few accepted", "No: hardly any tokens came from drafts")
-    assert few.winner == "base" and few.speedup is None
-    assert verdict_on(SLOW, IDLE).pays == "no"
+def test_a_ranking_and_what_is_said_of_variants_without_drafts():
+    assert verdict_on(SLOW, FAST, IDLE).ranking == ("k=3", "base", "k=auto", "k=1")
+    assert verdict_on(LOSSY, FAST).ranking == ("typical", "k=3", "base")
     assert "Hardly any tokens came from drafts with k=auto, so" in words(FLAT, SLOW, WASTED)
     assert "Nothing was drafted with k=auto, so" in words(FLAT, SLOW, IDLE)
-    late = ("k=auto", "auto", 80, {"steps": 100, "draft_s": 0.5})
-    assert verdict_on(late).headline.startswith("No: 0.8")
-    assert words(FLAT, late).startswith("Nothing was drafted") and "Drafting takes" not in words(FLAT, late)
-
-
-def test_too_few_prompts_wrong_and_lossy_variants_and_no_measurement():
-    few = verdict_on(FAST, prompts=2)
-    assert few.pays == "too few prompts" and "2 were measured" in few.headline
-    assert verdict_on(FAST, wrong={"k=3"}).pays == "wrong"
-    assert verdict_on(FAST, SLOW, wrong={"k=3"}).pays == "no"
-    lossy = verdict_on(("typical", 3, 400, good(3, distance=0.5)), FAST)
-    assert (lossy.variant, lossy.lossy, lossy.ranking[0]) == ("k=3", False, "typical")
-    assert lossy.sentence == "k=3 is the fastest exact setting measured."
-    slow = verdict_on(("typical", 3, 400, good(3, distance=0.5)), SLOW)
-    assert slow.headline == "No: no exact setting measured is faster than the target alone"
-    assert "LOSSY" in verdict_on(("typical", 3, 400, good(3, distance=0.5))).sentence
-    assert verdict_on().pays == "not measured"
+    assert words(FLAT, LATE).startswith("Nothing was drafted") and "Drafting takes" not in words(FLAT, LATE)
 
 
 def verdict_of_speeds(default=None, **speeds):

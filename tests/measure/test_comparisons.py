@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -114,10 +113,10 @@ def at_top(name, value):
 @pytest.mark.parametrize(
     "change",
     [
-        *(at_top("machine", value) for value in (None, {"devices": None, "threads": 1, "platform": ""})),
+        at_top("machine", {"devices": None, "threads": 1, "platform": ""}),
         *(at_top("versions", value) for value in ({"x": "x" * 1001}, dict.fromkeys(map(str, range(101)), ""))),
         at_top("prompts", {"p": "\ud800"}),
-        *(in_trial("decode_s", value) for value in (-1, 1e300, float("nan"), 10**400)),
+        *(in_trial("decode_s", value) for value in (-1, 1e300, float("nan"))),
         in_trial("tokens", [1.5]),
     ],
 )
@@ -126,15 +125,13 @@ def test_what_is_no_result_is_refused(tmp_path, change):
         kept_comparisons.load(kept(tmp_path, change))
 
 
-@pytest.mark.parametrize("content", [b"[" * 10**5, b"\xff\xfe", b"", b"null"])
-def test_what_is_no_json_is_refused(tmp_path, content):
-    path = Path(kept(tmp_path))
-    path.write_bytes(content)
-    with pytest.raises(SpecdecError, match=r"x\.json"):
-        kept_comparisons.load(str(path))
-
-
-def test_what_is_no_file_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "x.json")
+def test_what_is_no_json_is_refused_and_what_is_no_file_is_not_waited_for(tmp_path):
+    path = tmp_path / "x.json"
+    for content in (b"[" * 10**5, b"\xff\xfe", b"null"):
+        path.write_bytes(content)
+        with pytest.raises(SpecdecError, match=r"x\.json"):
+            kept_comparisons.load(str(path))
+    path.unlink()
+    os.mkfifo(path)
     with pytest.raises(SpecdecError, match="it is not a file"):
-        kept_comparisons.load(str(tmp_path / "x.json"))
+        kept_comparisons.load(str(path))

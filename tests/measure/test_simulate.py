@@ -129,7 +129,7 @@ def written(pattern, confidence=0.9):
     return Answer("text", 4, (confidence,) * len(stands), stands, tuple(() if ok else (0.5,) * 15 for ok in stands))
 
 
-def test_where_all_stands_the_longest_is_best_until_rereading_costs_too_much():
+def test_where_all_stands_the_longest_is_best_until_rereading_costs_too_much_and_where_nothing_does_none():
     right = [written("1" * 170)]
     best = best_static(right, EVEN, True, OURS)
     assert best.tokens == 16 and best.speedup == pytest.approx(17 / 2.6, rel=0.1)
@@ -137,12 +137,8 @@ def test_where_all_stands_the_longest_is_best_until_rereading_costs_too_much():
     assert rereading.speedup < best.speedup
     dear = Costs(EVEN.verify, Curve({1: 0.1, 2: 0.2, 17: 9.0}))
     assert best_static(right, dear, True, THEIRS).tokens < best_static(right, dear, True, OURS).tokens
-
-
-def test_where_nothing_stands_it_is_the_target_alone():
-    best = best_static([written("0" * 80)], EVEN, True, THEIRS)
-    assert (best.tokens, best.speedup) == (0, 1.0)
-    assert best.alone_tokens_per_s == pytest.approx(1.0)
+    alone = best_static([written("0" * 80)], EVEN, True, THEIRS)
+    assert (alone.tokens, alone.speedup) == (0, 1.0) and alone.alone_tokens_per_s == pytest.approx(1.0)
 
 
 def test_a_least_confidence_is_chosen_where_it_tells_right_from_wrong():

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from specdec_cli.decoding.errors import UsageError
@@ -57,39 +55,33 @@ def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config, tm
     assert suites.load("chat") == [Prompt("1", "chat", "hello"), Prompt("2", "chat", "two")]
 
 
-@pytest.mark.parametrize(
-    ("source", "hint"),
-    [
-        ("mien", "'mine'"),
-        ("../suites/code", "Suites: chat, code"),
-    ],
-)
-def test_an_unknown_suite(config, source, hint):
+def test_an_unknown_suite(config):
     (config / "mine.yaml").write_text("- hello\n")
     assert suites.load("mine") == [Prompt("1", "mine", "hello")] and "mine" not in suites.builtin()
-    error = refused(source)
-    assert "no prompt suite or file" in str(error) and source in str(error)
-    assert hint in error.hint
+    for source, hint in (("mien", "'mine'"), ("../suites/code", "Suites: chat, code")):
+        error = refused(source)
+        assert "no prompt suite or file" in str(error) and source in str(error) and hint in error.hint
 
 
 # Formats
 
 LINES = '  def f(x):\n\n \t\r\n{"prompt": 1}\r\n# not a comment\u2028still line 5'
-OWN_ROWS = [
-    {"prompt": "a\nb", "category": "x", "id": "first"},
-    {"prompt": "c\u2028d", "id": 7, "reference": ["ignored"]},
-    {"prompt": "e", "id": None, "category": None},
-]
-SPEC_BENCH_ROWS = [
-    {"question_id": 81, "category": "writing", "turns": ["Write a post.", "Rewrite it."]},
-    {"question_id": 242, "category": "qa", "turns": ["Who?"], "reference": ["Nobody"]},
-]
-HUMANEVAL_ROWS = [
-    {"task_id": "HumanEval/0", "prompt": "f", "entry_point": "f", "canonical_solution": "x", "test": "y"},
-    {"task_id": "MBPP/3", "prompt": "g", "category": "given"},
-    {"task_id": "alone", "prompt": "h"},
-    {"task_id": 11, "prompt": "i"},
-]
+JSON = """\
+{"prompt": "a\\nb", "category": "x", "id": "first"}
+{"prompt": "c\u2028d", "id": 7, "reference": ["ignored"]}
+{"prompt": "e", "id": null, "category": null}
+
+"""
+SPEC_BENCH = """\
+{"question_id": 81, "category": "writing", "turns": ["Write a post.", "Rewrite it."]}
+{"question_id": 242, "category": "qa", "turns": ["Who?"], "reference": ["Nobody"]}
+"""
+HUMANEVAL = """\
+{"task_id": "HumanEval/0", "prompt": "f", "entry_point": "f", "canonical_solution": "x", "test": "y"}
+{"task_id": "MBPP/3", "prompt": "g", "category": "given"}
+{"task_id": "alone", "prompt": "h"}
+{"task_id": 11, "prompt": "i"}
+"""
 YAML = """description: Mine.
 prompts:
   - {id: a, category: x, prompt: one}
@@ -101,26 +93,18 @@ prompts:
 """
 
 
-def rows(entries) -> str:
-    return "\n".join(json.dumps(row, ensure_ascii=False) for row in entries) + "\n\n"
-
-
-TEXT = [("1", "own", "one"), ("2", "own", "two")]
-JSON = [("first", "x", "a\nb"), ("7", "own", "c\u2028d"), ("3", "own", "e")]
-HUMANEVAL = [("HumanEval/0", "humaneval", "f"), ("MBPP/3", "given", "g"), ("alone", "own", "h"), ("11", "own", "i")]
-FROM_YAML = [("a", "x", "one"), ("2024", "own", "two\n  lines\n"), ("3", "own", "three")]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "prompts"),
     [
         ("own.txt", LINES, [("1", "own", "  def f(x):"), ("4", "own", '{"prompt": 1}'),
                             ("5", "own", "# not a comment\u2028still line 5")]),
-        ("own.md", b"\xef\xbb\xbfone\rtwo\n", TEXT),
-        *((name, rows(OWN_ROWS), JSON) for name in ("own.jsonl", "own.JSON")),
-        ("own.jsonl", rows(SPEC_BENCH_ROWS), [("81", "writing", "Write a post."), ("242", "qa", "Who?")]),
-        ("own.jsonl", rows(HUMANEVAL_ROWS), HUMANEVAL),
-        *((name, YAML, FROM_YAML) for name in ("own.yaml", "own.YML")),
+        ("own.md", b"\xef\xbb\xbfone\rtwo\n", [("1", "own", "one"), ("2", "own", "two")]),
+        ("own.JSON", JSON, [("first", "x", "a\nb"), ("7", "own", "c\u2028d"), ("3", "own", "e")]),
+        ("own.jsonl", SPEC_BENCH, [("81", "writing", "Write a post."), ("242", "qa", "Who?")]),
+        ("own.jsonl", HUMANEVAL, [("HumanEval/0", "humaneval", "f"), ("MBPP/3", "given", "g"),
+                                  ("alone", "own", "h"), ("11", "own", "i")]),
+        *((name, YAML, [("a", "x", "one"), ("2024", "own", "two\n  lines\n"), ("3", "own", "three")])
+          for name in ("own.yaml", "own.YML")),
     ],
 )  # fmt: skip
 def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
@@ -131,20 +115,17 @@ def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
 
 MALFORMED = {
     "empty text": ("a.txt", "", "has no prompts"),
-    "empty YAML list": ("a.yaml", "prompts: []\n", "has no prompts"),
     "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
     "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
     "JSON list": ("a.jsonl", ROW + "[]\n", "a.jsonl, line 2 is not a JSON object"),
     "blank prompt": ("a.jsonl", '{"prompt": " \\n"}', "a.jsonl, line 1: the prompt is empty"),
     "no turns": ("a.jsonl", '{"question_id": 1, "turns": []}', "line 1: prompt: Expected str, got null"),
-    "turn not a text": ("a.jsonl", '{"question_id": 1, "turns": [{"content": "a"}]}', "got object"),
     "id not a text": ("a.jsonl", '{"prompt": "a", "id": true}', "a.jsonl, line 1: id: Expected int | str"),
     "surrogate": ("a.jsonl", '{"prompt": "a\\ud800"}', "a.jsonl, line 1: the prompt has half a surrogate pair"),
     "id like a number": ("a.jsonl", '{"prompt": "a", "id": 2}\n' + ROW, "line 2 and line 1 both have the id '2'"),
     "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "expected ',' or ']' at line 3"),
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
-    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: aliases (*name)"),
     "unknown key": ("a.yaml", "promts:\n  - prompt: a\n", "unknown key 'promts'"),
     "category of a reserved name": ("a.jsonl", ROW + '{"prompt": "b", "category": "all"}', "can be named 'all'"),
     "unknown key of a prompt": ("a.yaml", "- {prompt: a, catgory: b}\n", "unknown key 'catgory'"),
@@ -160,12 +141,9 @@ def test_a_malformed_file(write, case):
     assert error.hint
 
 
-@pytest.mark.parametrize("source", ["a\0b", "x" * 5000])
-def test_what_cannot_be_opened(source):
-    assert "can't read the prompts" in str(refused(source))
-
-
-def test_a_file_too_large_is_not_read(write, monkeypatch):
+def test_what_cannot_be_opened_or_is_too_large(write, monkeypatch):
+    for source in ("a\0b", "x" * 5000):
+        assert "can't read the prompts" in str(refused(source))
     monkeypatch.setattr(suites, "_MOST_BYTES", 1 << 20)
     assert "over 1 MB" in str(refused(write("model.gguf", b"a" * ((1 << 20) + 1))))
     assert len(suites.load(write("model.gguf", b"a" * (1 << 20)))) == 1
@@ -182,7 +160,6 @@ UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c"
         ({}, "a0 a1 a2 a3 a4 a5 b0 c0 c1 c2"),
         ({"categories": ["c", "b", "c"]}, "b0 c0 c1 c2"),
         ({"per_category": 2}, "a0 a1 b0 c0 c1"),
-        ({"limit": 3}, "a0 b0 c0"),
         ({"limit": 8}, "a0 a1 a2 a3 b0 c0 c1 c2"),
         ({"limit": 4, "per_category": 1}, "a0 b0 c0"),
     ],
