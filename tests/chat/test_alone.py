@@ -68,11 +68,16 @@ def alone(answer):
 
 
 def test_an_equal_answer_is_called_equal_in_each_turn(conversation):
+    """By the settings that it had, whatever they are now."""
     for turn in range(3):
+        conversation.go_by(SamplingParams(temperature=0.4 * turn, seed=3))
         answer = ask(conversation, f"Question {turn}?")
+        conversation.go_by(SamplingParams(temperature=0.0, max_tokens=5))
         for _ in range(2):
             found, own = alone(answer)
             assert found.identical and own.tokens == answer.result.tokens and found.speedup is None
+    conversation.system = "Be brief."
+    assert alone(answer)[0].identical
 
 
 @pytest.mark.parametrize("kind", ["llama"], indirect=True)
@@ -161,14 +166,5 @@ def test_an_interrupted_answer_is_compared_as_far_as_it_goes(conversation):
     conversation.session.interrupt.clear()
     conversation.keep(answer)
     assert not answer.result.complete and answer.result.tokens
-    found, own = alone(answer)
-    assert found.identical and own.tokens == answer.result.tokens
-
-
-def test_each_answer_goes_by_the_settings_that_it_had(conversation):
-    conversation.go_by(SamplingParams(temperature=0.8, seed=3))
-    answer = ask(conversation, "One?")
-    conversation.go_by(SamplingParams(temperature=0.0, max_tokens=5))
-    conversation.system = "Be brief."
     found, own = alone(answer)
     assert found.identical and own.tokens == answer.result.tokens
