@@ -59,7 +59,7 @@ class Terminal:
         self.resize(width, height)
         options = {"force_terminal": True, "color_system": "standard", "_environ": {}, **console}
         self.console = SafeConsole(file=StringIO(), width=width, height=height, **options)
-        self.writes, self.output = 0, ""
+        self.writes = 0
         self.display = LiveDisplay(self.console, 128)
 
     def resize(self, width, height):
@@ -79,7 +79,6 @@ class Terminal:
         self.console.file.seek(0)
         self.console.file.truncate()
         self.writes += bool(text)
-        self.output += text
         self.stream.feed(text)
 
     def row(self, part):
@@ -169,14 +168,11 @@ def test_at_most_twelve_repaints_a_second(monkeypatch):
     assert 10 <= terminal.writes <= 13
 
 
-@pytest.mark.parametrize(
-    ("width", "height"),
-    [(30, 12), pytest.param(11, 6, marks=pytest.mark.slow), pytest.param(80, 40, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("width", "height"), [(30, 12), pytest.param(11, 6, marks=pytest.mark.slow)])
 def test_what_scrolls_away_copies_as_it_was_written(monkeypatch, width, height):
     """Lines longer than the region, and than the screen; wide characters, and signs that combine."""
-    words = [f" word{i}" for i in range(60)]
-    texts = ["short\n\n", *words, "\n", "    indented\n", *("数字漢字" * 30), "\n", *["e\u0301"] * 90, "\n", "x" * 200]
+    words = [f" word{i}" for i in range(40)]
+    texts = ["short\n\n", *words, "\n", "    indented\n", *("数字漢字" * 12), "\n", *["e\u0301"] * 50, "\n", "x" * 100]
     terminal = Terminal(monkeypatch, width=width, height=height).show(*map(step, texts))
     copied = terminal.screen.copied()
     terminal.show(done("."))
@@ -242,10 +238,3 @@ def test_closing_early_keeps_the_text_and_the_echo_of_ctrl_c_repeats_no_line(mon
     terminal.display.close()
     terminal.drain()
     assert terminal.text() == "first\nsecond"
-
-
-def test_no_terminal_mode_is_left_changed(monkeypatch):
-    output = Terminal(monkeypatch).show(*scripted((3, 99), max_tokens=20)).output
-    assert "\x1b[?25l" not in output and "\x1b[?1049h" not in output
-    assert output.count("\x1b[?2026h") == output.count("\x1b[?2026l") > 0
-    assert output.removesuffix("\x1b[?2026l").endswith("\n")

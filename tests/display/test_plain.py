@@ -1,4 +1,4 @@
-"""Plain output, the trace and the report of one scripted run, and the settings in one line above it."""
+"""Plain output and the report of one scripted run, and the settings in one line above it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
+from claims import assert_in_proportion, cells, excludes_one, ratios_in
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import hardware
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.traces import TraceFile
 from specdec_cli.settings.config import Settings
 
 
@@ -48,14 +48,6 @@ def test_a_file_gets_the_text_as_it_is_and_a_terminal_does_not():
     done = Done("stop", "\x1b[0m", (), 1)
     assert plain([step, done]) == "a\x1b[31mb\n\x1b[0m\n"
     assert plain([step, done], on=SafeStream) == "a␛[31mb\n␛[0m\n"
-
-
-def test_trace(snapshot, tmp_path):
-    trace = TraceFile(tmp_path / "run.jsonl", {"target": "t.gguf"})
-    for event in scripted_events():
-        trace.show(event)
-    trace.close()
-    snapshot("trace.jsonl", re.sub(r', "(at|seconds|\w+_s)": [^,}]+', "", (tmp_path / "run.jsonl").read_text()))
 
 
 def fixed_report():
@@ -117,6 +109,14 @@ def test_only_what_the_interval_allows_is_claimed(interval, claim):
     assert (claim in line) == interval.excludes_one and ("x" in line) == interval.excludes_one
 
 
+def undrafted(why=LengthReason.TOO_UNSURE):
+    """An answer without drafts: its metrics, and why nothing was drafted."""
+    metrics = Metrics.of(run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), max_tokens=9))
+    metrics.ttft_s, metrics.total_s = 0.13, 1.13
+    metrics.history = [replace(step, why=why) for step in metrics.history]
+    return metrics, why_nothing_was_drafted(metrics.history, 1.62, "ngram")
+
+
 @given(
     ratios=st.lists(st.floats(0.2, 5), max_size=12),
     alone=st.floats(0.5, 50),
@@ -125,32 +125,14 @@ def test_only_what_the_interval_allows_is_claimed(interval, claim):
 )
 def test_a_ratio_is_shown_only_for_drafts_and_with_an_interval_that_excludes_1(ratios, alone, probes, drafts):
     interval = geometric_interval(ratios)
-    metrics = (
-        fixed_report() if drafts else Metrics.of(run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), max_tokens=9))
-    )
+    metrics = fixed_report() if drafts else undrafted()[0]
     measured = {"speedup": interval, "drafted_tokens_per_s": 8.0, "probes": probes}
     text = shown(metrics, baseline=BaselineResult(alone, None if probes else True, **measured))
-    shown_ratios = [float(found) for found in re.findall(r"(\d+\.\d\d)x", text)]
-    if drafts and interval and interval.excludes_one:
-        assert shown_ratios == [pytest.approx(interval.mean, abs=0.006)]
-        bounds = [float(found) for found in re.findall(r"\((\d+\.\d\d) to (\d+\.\d\d)\)", text)[0]]
-        assert bounds[0] > 1 or bounds[1] < 1
-    else:
-        assert not shown_ratios
+    claimed = drafts and excludes_one(interval)
+    assert ratios_in(text) == ([f"{interval.mean:.2f}x"] if claimed else [])
     bars = re.findall(r"([\d,.]+) tokens/s ([█▏▎▍▌▋▊▉]+)", text)
-    assert bool(bars) == bool(shown_ratios)
-    speeds = [float(speed.replace(",", "")) for speed, _ in bars]
-    cells = [sum(" ▏▎▍▌▋▊▉█".index(cell) for cell in cells) for _, cells in bars]
-    for speed, length in zip(speeds, cells, strict=True):
-        assert length / max(cells) == pytest.approx(speed / max(speeds), abs=0.01)
-
-
-def undrafted(why=LengthReason.TOO_UNSURE, notes=()):
-    """An answer without drafts: its metrics, and why nothing was drafted."""
-    metrics = Metrics.of(run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), max_tokens=9))
-    metrics.ttft_s, metrics.total_s, metrics.notes = 0.13, 1.13, notes
-    metrics.history = [replace(step, why=why) for step in metrics.history]
-    return metrics, why_nothing_was_drafted(metrics.history, 1.62, "ngram")
+    assert bool(bars) == bool(claimed)
+    assert_in_proportion([cells(bar) for _, bar in bars], [float(speed.replace(",", "")) for speed, _ in bars], 0.01)
 
 
 def test_where_nothing_was_drafted_the_report_says_why_and_claims_nothing():
@@ -165,27 +147,19 @@ def test_where_nothing_was_drafted_the_report_says_why_and_claims_nothing():
     reasons = [why_nothing_was_drafted(metrics.history, ratio, "model") for ratio in (29, 0.9, None)]
     assert reasons == ["2 tokens cost 29.0x one: busy machine?", *["it doesn't pay here"] * 2]
     assert why_nothing_was_drafted([], 1.6, "model") == ""
-    noted, why = undrafted(notes=("CPU busy: using 1 thread (-t sets it)",))
-    text = shown(noted, settings=replace(SETTINGS, temperature=0.8, seed=7), undrafted=why)
-    assert noted.notes[0] in " ".join(text.split()) and "seed" in text
+    assert str(turn_line(metrics, None)) == "8.0 tokens/s, nothing was drafted, stopped at -n"
+    metrics.notes = ("CPU busy: using 1 thread (-t sets it)",)
+    text = shown(metrics, settings=replace(SETTINGS, temperature=0.8, seed=7), undrafted=why)
+    assert metrics.notes[0] in " ".join(text.split()) and "seed" in text
 
 
 TIE = BaselineResult(4.0, False, Divergence(5, 4, 0.012, 0.03, "logits"), Interval(2.0, 1.75, 2.25, 6), differs_at=5)
 
 
-def test_the_line_under_an_answer_in_a_chat():
-    metrics = fixed_report()
-    assert str(turn_line(metrics, None)) == "8.0 tokens/s, 67% of 6 draft tokens kept, stopped at -n"
-    assert str(turn_line(undrafted()[0], None)) == "8.0 tokens/s, nothing was drafted, stopped at -n"
-
-
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        (
-            BaselineResult(4.0, True),
-            "same text, token for token; 8.0 tokens/s with drafts, 4.0 alone (one answer each)",
-        ),
+        (BaselineResult(4.0, True), "same text, token for token; 8.0 tokens/s with drafts, 4.0 alone (one answer"),
         (TIE, "the texts differ from token 6: proved to be rounding: "),
         (replace(TIE, divergence=None), "the texts differ from token 6: cause unknown: "),
         (BaselineResult(4.0, None), "sampled again: "),

@@ -37,30 +37,21 @@ def planned(name, size):
     return PlannedModel(name, None, remote)
 
 
-def checked(free=FreeMemory(0, 16 * GB), comparison=None):  # noqa: B008
-    """What `check` says of the bundled pair on a given machine."""
+def checked(comparison, free):
+    """What `check` says of the bundled pair, or of one like it, with so many bytes of memory free."""
     target = ModelSource("big.gguf", read_header(TARGET), None, None)
     draft = ModelSource("org/small:Q8_0", read_header(DRAFT), REMOTE, None)
-    same = tokenizer_comparison.compare(target.header, draft.header)
-    check = compare_sources(target, draft, same, 4096, free)
-    if comparison:
-        check = replace(check, checks=comparison.checks, verdict=comparison.verdict, reason=comparison.reason)
-    return replace(check, notes=("a note",), llama_cpp_accepts=not comparison)
+    return replace(compare_sources(target, draft, comparison, 4096, FreeMemory(0, free)), notes=("a note",))
 
 
-CHECK = checked()
+CHECK = checked(tokenizer_comparison.compare(read_header(TARGET), read_header(DRAFT)), 16 * GB)
 DIFFERENT = "token 300 is 'ab' in the target, 'cd' in the draft (2 of 4,096 differ)"
-OTHER = tokenizer_comparison.Comparison(
-    "incompatible",
-    4096,
-    2,
-    (
-        Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
-        Check("token texts", "4,096", "2 differ", "different", DIFFERENT, True),
-        Check("vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"),
-    ),
+PARTS = (
+    Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
+    Check("token texts", "4,096", "2 differ", "different", DIFFERENT, True),
+    Check("vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"),
 )
-INCOMPATIBLE = checked(FreeMemory(0, 10**6), OTHER)
+INCOMPATIBLE = checked(tokenizer_comparison.Comparison("incompatible", 4096, 2, PARTS), 10**6)
 PLAN = DownloadPlan(
     *("big+small", True, planned("big", 5 * GB), planned("small", GB), 6 * GB, 100 * GB),
     *("/var/cache/huggingface/hub", CHECK, ("the server knows no ranges",)),
@@ -147,7 +138,7 @@ def test_as_it_looks(snapshot, view):
     snapshot(f"{view}.txt", "".join(line.rstrip() + "\n" for line in shown(show(data), width).splitlines()))
 
 
-@pytest.mark.parametrize("width", [1, 20, 60, 200])
+@pytest.mark.parametrize("width", [1, 60, 200])
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_width(view, width):
     show, data = VIEWS[view]
@@ -159,8 +150,7 @@ def test_any_width(view, width):
 
 def test_on_forty_columns_what_matters_is_whole():
     text = " ".join(shown(tables.check_tables(INCOMPATIBLE), 40).split())
-    fit = "does NOT fit this machine"
-    for part in (f"incompatible: {DIFFERENT}", "a note", fit, "10% of the target's parameters"):
+    for part in (f"incompatible: {DIFFERENT}", "a note", "does NOT fit this machine"):
         assert part in text
     text = shown(tables.proposals_table(PROPOSALS), 40)
     assert all(part in text for part in ("5.0%", "14.2%", "identical", "compatible"))
@@ -173,7 +163,7 @@ def test_a_list_has_no_empty_column():
 
 WIDE = "\u4e2d\u6587\u6a21\u578b" * 10
 WIDENED = [
-    (tables.check_tables, replace(INCOMPATIBLE, checks=[replace(OTHER.checks[0], draft=WIDE)], notes=[WIDE])),
+    (tables.check_tables, replace(INCOMPATIBLE, checks=[replace(PARTS[0], draft=WIDE)], notes=[WIDE])),
     (tables.plan_tables, replace(PLAN, notes=[WIDE])),
     (tables.proposals_table, [replace(PROPOSALS[0], name=WIDE)]),
     (tables.list_table, [replace(PAIRS[0], name=WIDE, description=WIDE)]),
@@ -184,7 +174,6 @@ WIDENED = [
 
 
 @pytest.mark.parametrize(("show", "data"), WIDENED)
-@pytest.mark.parametrize("width", [40, 300])
-def test_characters_of_two_columns_fit(show, data, width):
-    lines = shown(show(data), width).splitlines()
-    assert max(map(cell_len, lines)) <= width and WIDE[0] in "".join(lines)
+def test_characters_of_two_columns_fit(show, data):
+    lines = shown(show(data), 40).splitlines()
+    assert max(map(cell_len, lines)) <= 40 and WIDE[0] in "".join(lines)
