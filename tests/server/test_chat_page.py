@@ -405,19 +405,24 @@ def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
     assert tab.ask("document.querySelectorAll('section').length") == 1
 
 
-def test_conversations_are_kept_and_found_in_the_browser(tab, server):
+def test_conversations_are_kept_and_found_in_the_browser_also_after_a_reload_and_by_the_back_button(tab, server):
     answered(tab, server, "**one**")
+    tab.ask("window.old = true; location.reload()")
+    tab.until("!window.old && document.readyState === 'complete' && document.title === 'Why? \u2013 specdec'")
+    assert tab.ask("document.querySelector('.answer strong').textContent") == "one"
+    tab.click("#new")
+    assert tab.ask("welcome.isConnected") and tab.ask("document.title") == "specdec chat"
+    tab.ask("history.back()")
+    tab.until("document.title === 'Why? \u2013 specdec'")
+    ask(tab, "And?")
+    tab.until("conversation.turns.length === 2 && !writing")
+    assert said(server) == ["Why?", "**one**", "And?"]
     tab.visit(server.url)
     tab.ask("localStorage.setItem('specdec.chat.bad', '{\"turns\": [{\"asked\": 1}]}'); list()")
     titles = "[...document.querySelectorAll('#list .open')].map(e => e.textContent)"
     assert tab.ask(titles) == ["Why?"]
     tab.click("#list .open")
     assert tab.ask("document.querySelector('.answer strong').textContent") == "one"
-    ask(tab, "And?")
-    tab.until("conversation.turns.length === 2 && !writing")
-    assert said(server) == ["Why?", "**one**", "And?"]
-    tab.click("#new")
-    assert tab.ask("welcome.isConnected") and tab.ask(titles) == ["Why?"]
     tab.ask("byId('search').focus()")
     for typed, found in (("**One", ["Why?"]), ("?", [])):
         tab.type(typed)
@@ -426,24 +431,6 @@ def test_conversations_are_kept_and_found_in_the_browser(tab, server):
     tab.click("#list .remove")
     tab.click("#list .remove")
     assert tab.ask(titles) == [] and tab.ask("Object.keys(localStorage)") == ["specdec.chat.bad"]
-
-
-def test_a_reload_and_the_back_button_return_to_a_conversation(tab, server):
-    answered(tab, server, "one")
-    assert tab.ask("document.title") == "Why? \u2013 specdec"
-    texts = "[...document.querySelectorAll('.answer')].map(e => e.textContent)"
-    tab.ask("window.old = true; location.reload()")
-    tab.until(f"!window.old && document.readyState === 'complete' && {texts}.length")
-    assert tab.ask(texts) == ["one"]
-    tab.click("#new")
-    assert tab.ask(texts) == [] and tab.ask("document.title") == "specdec chat"
-    ask(tab, "And?")
-    finish(tab)
-    tab.ask("history.back()")
-    tab.until("document.title === 'Why? \u2013 specdec'")
-    ask(tab, "More?")
-    finish(tab)
-    assert said(server) == ["Why?", "one", "More?"]
 
 
 @pytest.mark.parametrize("leave", ["send.click()", "byId('new').click()", "location.reload()"])

@@ -77,10 +77,8 @@ def test_a_stream_says_what_the_whole_answer_says(server, path):
         assert text == choice.get("text", choice.get("message", {}).get("content"))
         assert mine[-1]["finish_reason"] == choice["finish_reason"]
         assert {part["finish_reason"] for part in mine[:-1]} == {None}
-    assert last["choices"] == [] and last["usage"] == {
-        **whole["usage"],
-        "prompt_tokens_details": last["usage"]["prompt_tokens_details"],
-    }
+    reused = {"prompt_tokens_details": last["usage"]["prompt_tokens_details"]}
+    assert last["choices"] == [] and last["usage"] == {**whole["usage"], **reused}
     timings = whole["timings"]
     assert timings["predicted_n"] == whole["usage"]["completion_tokens"] == last["timings"]["predicted_n"]
     assert None not in timings.values() and timings["draft_n"] >= timings["draft_n_accepted"] > 0
@@ -106,14 +104,17 @@ def test_steps_come_where_they_are_asked_for(server):
     assert not any("step" in chunk for chunk in server.stream(TEXT, {"prompt": "hello", "max_tokens": 5}))
 
 
-def test_seeds_repeat_choices_differ_and_the_smallest_temperature_and_top_p_are_greedy(server):
-    def texts(**more):
-        answer = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "seed": 5, "n": 2, **more})[1]
-        return [choice["text"] for choice in answer["choices"]]
+def texts(server, **body):
+    """Those of a completion, greedy unless the body says otherwise."""
+    _, answer = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0, **body})
+    return [choice["text"] for choice in answer["choices"]]
 
-    assert texts(temperature=2.0) == texts(temperature=2.0) and len({*texts(temperature=2.0)}) == 2
-    greedy = texts(temperature=0)
-    assert texts(temperature=1e-8) == texts(temperature=2, top_p=0) == greedy and len({*greedy}) == 1
+
+def test_seeds_repeat_choices_differ_and_the_smallest_temperature_and_top_p_are_greedy(server):
+    drawn, again = (texts(server, seed=5, n=2, temperature=2.0) for _ in range(2))
+    assert drawn == again and drawn[0] != drawn[1]
+    for more in ({"temperature": 1e-8}, {"temperature": 2, "top_p": 0}):
+        assert texts(server, seed=5, **more) == texts(server)
 
 
 def test_logprobs(server):
@@ -152,14 +153,12 @@ def test_thoughts_are_apart_from_the_answer():
 
 
 def test_stop_strings_and_several_prompts(server):
-    text = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0})[1]["choices"][0]["text"]
+    (text,) = texts(server)
     stopped = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0, "stop": text[4:6]})[1]
     assert stopped["choices"][0]["text"] == text[: text.index(text[4:6])]
     assert stopped["choices"][0]["finish_reason"] == "stop"
-    prompts = ["hello", *["x"] * 18, "hello"]
-    several = server.post(TEXT, {"prompt": prompts, "max_tokens": 20, "temperature": 0})[1]
-    assert [choice["index"] for choice in several["choices"]] == [*range(20)]
-    assert several["choices"][0]["text"] == several["choices"][19]["text"] == text
+    several = texts(server, prompt=["hello", *["x"] * 18, "hello"])
+    assert len(several) == 20 and several[0] == several[19] == text != several[1]
 
 
 @pytest.mark.parametrize(
