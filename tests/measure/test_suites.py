@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from specdec_cli.decoding.errors import UsageError
@@ -18,23 +20,21 @@ def config(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return write
+def read(name, content):
+    """The prompts of such a file in the working folder."""
+    Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return suites.load(name)
 
 
-@pytest.fixture(scope="module")
-def bundled():
-    """All built-in suites, read once."""
-    return {name: suites.load(name) for name in suites.builtin()}
+def refused(use, *args):
+    with pytest.raises(UsageError) as caught:
+        use(*args)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300 and caught.value.hint
+    return f"{caught.value} {caught.value.hint}"
 
 
-def test_the_built_in_suites(bundled):
+def test_the_built_in_suites():
+    bundled = {name: suites.load(name) for name in suites.builtin()}
     own_category = {"chat", "code", "creative", "edit", "reasoning", "structured", "summarisation", "translation"}
     assert set(bundled) == own_category | {"edits", "python"} and all(suites.builtin().values())
     assert all(len(prompts) >= 8 for prompts in bundled.values())
@@ -47,9 +47,8 @@ def test_the_built_in_suites(bundled):
     assert all(prompt.text == prompt.text.rstrip() for name in ("python", "edits") for prompt in bundled[name])
 
 
-def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config, tmp_path):
-    (tmp_path / "work" / "chat").write_text("from the file\n")
-    assert len(suites.load("chat")) >= 8
+def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config):
+    assert len(read("chat", "from the file\n")) >= 8
     assert suites.load("./chat") == [Prompt("1", "chat", "from the file")]
     (config / "chat.yaml").write_text("- hello\n- 'two'\n")
     assert suites.load("chat") == [Prompt("1", "chat", "hello"), Prompt("2", "chat", "two")]
@@ -59,11 +58,9 @@ def test_an_unknown_suite(config):
     (config / "mine.yaml").write_text("- hello\n")
     assert suites.load("mine") == [Prompt("1", "mine", "hello")] and "mine" not in suites.builtin()
     for source, hint in (("mien", "'mine'"), ("../suites/code", "Suites: chat, code")):
-        error = refused(source)
-        assert "no prompt suite or file" in str(error) and source in str(error) and hint in error.hint
+        error = refused(suites.load, source)
+        assert "no prompt suite or file" in error and source in error and hint in error
 
-
-# Formats
 
 LINES = '  def f(x):\n\n \t\r\n{"prompt": 1}\r\n# not a comment\u2028still line 5'
 JSON = """\
@@ -107,11 +104,9 @@ prompts:
           for name in ("own.yaml", "own.YML")),
     ],
 )  # fmt: skip
-def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
-    assert suites.load(write(name, content)) == [Prompt(*prompt) for prompt in prompts]
+def test_the_suffix_says_how_a_file_is_read(name, content, prompts):
+    assert read(name, content) == [Prompt(*prompt) for prompt in prompts]
 
-
-# Errors
 
 MALFORMED = {
     "empty text": ("a.txt", "", "has no prompts"),
@@ -132,24 +127,18 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("case", MALFORMED)
-def test_a_malformed_file(write, case):
-    name, content, what = MALFORMED[case]
-    error = refused(write(name, content))
-    assert what in str(error)
-    assert "\n" not in str(error) and len(str(error)) < 300
-    assert error.hint
+@pytest.mark.parametrize(("name", "content", "what"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_file(name, content, what):
+    assert what in refused(read, name, content)
 
 
-def test_what_cannot_be_opened_or_is_too_large(write, monkeypatch):
-    for source in ("a\0b", "x" * 5000):
-        assert "can't read the prompts" in str(refused(source))
+def test_what_cannot_be_opened_or_is_too_large(monkeypatch):
+    for source in ("a\0b", "."):
+        assert "can't read the prompts" in refused(suites.load, source)
     monkeypatch.setattr(suites, "_MOST_BYTES", 1 << 20)
-    assert "over 1 MB" in str(refused(write("model.gguf", b"a" * ((1 << 20) + 1))))
-    assert len(suites.load(write("model.gguf", b"a" * (1 << 20)))) == 1
+    assert "over 1 MB" in refused(read, "model.gguf", b"a" * ((1 << 20) + 1))
+    assert len(read("model.gguf", b"a" * (1 << 20))) == 1
 
-
-# Selection
 
 UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c", 3)) for n in range(count)]
 
@@ -168,13 +157,6 @@ def test_selection(options, ids):
     assert " ".join(prompt.id for prompt in suites.select(UNEVEN, **options)) == ids
 
 
-def test_an_unknown_category(bundled):
-    with pytest.raises(UsageError, match="'clases'") as caught:
-        suites.select(bundled["python"], ["functions", "clases"])
-    assert "'classes'" in caught.value.hint
-
-
-def refused(source):
-    with pytest.raises(UsageError) as caught:
-        suites.load(source)
-    return caught.value
+def test_an_unknown_category():
+    error = refused(suites.select, suites.load("python"), ["functions", "clases"])
+    assert "'clases'" in error and "'classes'" in error
