@@ -17,9 +17,9 @@ _GAP = 0.6
 """Of the two best logits, below which the kernels that these tests plant round otherwise in a pass over several."""
 
 
-@pytest.fixture(params=["llama", "mamba"])
-def kind(request):
-    return request.param
+@pytest.fixture
+def kind():
+    return "llama"
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ def alone(answer):
     return answer.compared_with(own.result), own.result
 
 
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
 def test_an_equal_answer_is_called_equal_in_each_turn(conversation):
     """By the settings that it had, whatever they are now."""
     for turn in range(3):
@@ -80,7 +81,6 @@ def test_an_equal_answer_is_called_equal_in_each_turn(conversation):
     assert alone(answer)[0].identical
 
 
-@pytest.mark.parametrize("kind", ["llama"], indirect=True)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_rounding_is_proved_also_where_a_cache_was_reused(conversation, rounds, temperature):
     proved = set()
@@ -97,7 +97,6 @@ def test_rounding_is_proved_also_where_a_cache_was_reused(conversation, rounds, 
     assert True in proved
 
 
-@pytest.mark.parametrize("kind", ["llama"], indirect=True)
 def test_a_bug_is_found_also_where_a_cache_was_reused(conversation, monkeypatch):
     ask(conversation, "One?")
     monkeypatch.setitem(RULES, "coupled", spoilt("coupled"))
@@ -108,7 +107,6 @@ def test_a_bug_is_found_also_where_a_cache_was_reused(conversation, monkeypatch)
         found.require_own()
 
 
-@pytest.mark.parametrize("kind", ["llama"], indirect=True)
 def test_a_cache_that_holds_a_wrong_token_is_found_also_where_a_cache_was_reused(conversation, monkeypatch):
     ask(conversation, "One?")
     honest = LlamaContext.end_draft
@@ -128,7 +126,6 @@ def test_a_cache_that_holds_a_wrong_token_is_found_also_where_a_cache_was_reused
     assert not found.identical and found.divergence.bug
 
 
-@pytest.mark.parametrize("kind", ["llama"], indirect=True)
 def test_nothing_is_proved_once_something_else_was_written(conversation, rounds):
     """The cache may then hold the same tokens, but as other passes wrote them."""
     session = conversation.session
@@ -146,7 +143,7 @@ def test_nothing_is_proved_once_something_else_was_written(conversation, rounds)
     found.require_own()
 
 
-@pytest.mark.parametrize("kind", ["mamba"], indirect=True)
+@pytest.mark.parametrize("kind", ["mamba"])
 def test_a_recurrent_model_can_return_to_an_empty_cache_only(conversation):
     ask(conversation, "One?")
     answer = ask(conversation, "Two?")
@@ -157,6 +154,7 @@ def test_a_recurrent_model_can_return_to_an_empty_cache_only(conversation):
     assert found.differs_at == len(own.tokens) - 1 and found.divergence is None
 
 
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
 def test_an_interrupted_answer_is_compared_as_far_as_it_goes(conversation):
     ask(conversation, "One?")
     answer = conversation.ask("Two?")
