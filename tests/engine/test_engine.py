@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import ggufs
 import numpy as np
 import pytest
 from driver import DRAFT, TARGET, run
@@ -46,6 +47,17 @@ def engine():
 @pytest.fixture(scope="module")
 def session(engine):
     return engine.session()
+
+
+def test_what_the_file_suppresses_is_never_written(engine, tmp_path):
+    sampling = SamplingParams(max_tokens=24, temperature=0)
+    usual = {*engine.generate(PROMPT, sampling).tokens}
+    keys = ggufs.values("tokenizer.ggml.suppress_tokens", ggufs.I32, sorted(usual))
+    target = ggufs.with_keys(TARGET, tmp_path / "target.gguf", keys)
+    with load_engine(target=target, draft=DRAFT, speculative=FIXED, threads=1) as other:
+        drafted, alone = (other.generate(PROMPT, sampling, speculative) for speculative in (FIXED, ALONE))
+    assert drafted.tokens == alone.tokens and not usual & {*drafted.tokens}
+    assert drafted.metrics.accepted
 
 
 @pytest.mark.slow

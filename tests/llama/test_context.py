@@ -94,6 +94,14 @@ def test_tokenize_and_pieces_are_inverse(load):
     assert target.is_end(0) and not target.is_end(5)
 
 
+def test_control_tokens_that_mark_thoughts_have_a_text(load, monkeypatch):
+    target = load("target")
+    name = target._piece(0, special=True)
+    assert name and target._piece(0) == b""
+    monkeypatch.setattr("specdec_cli.llama.model._SHOWN", (name,))
+    assert target._piece(0) == name
+
+
 def test_a_text_does_not_end_with_eos(load, tmp_path):
     model = gguf_models.Model(load("llama").path.read_bytes())
     model.set("tokenizer.ggml.add_eos_token", ggufs.BOOL, True)

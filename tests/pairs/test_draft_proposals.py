@@ -18,8 +18,9 @@ FAMILIES = yaml.safe_load((profiles.bundled_dir() / "families" / "drafts.yaml").
 READ = functools.cache(profiles.load)
 
 
-def header(architecture="qwen3", pre="qwen2") -> Header:
-    return Header("t.gguf", 3, {"general.architecture": architecture, "tokenizer.ggml.pre": pre}, (), 0)
+def header(architecture="qwen3", pre="qwen2", model="gpt2") -> Header:
+    about = {"general.architecture": architecture, "tokenizer.ggml.model": model, "tokenizer.ggml.pre": pre}
+    return Header("t.gguf", 3, about, (), 0)
 
 
 @pytest.fixture
@@ -54,6 +55,10 @@ def test_the_users_profiles_for_this_very_target_come_first():
     assert candidates(header("none"), "org/t:Q8_0") == own
     found = candidates(header(), "org/t:Q8_0")
     assert found[:2] == own and len(found) > 2, "before those of the family"
+
+
+def test_gemma4_is_a_tokenizer_of_its_own(quick):
+    assert candidates(header("gemma4", "default", "gemma4"), "org/t") == candidates(header("gemma4", "gemma4"), "org/t")
 
 
 @pytest.mark.parametrize("pre", [5, True, np.array([1, 2]), StringArray(b"", 0), [np.array([1])]])
