@@ -138,14 +138,17 @@ def test_a_stream_can_be_abandoned(session):
 
 
 @pytest.mark.parametrize(("most", "expected"), [(2048, 1024), (1000, 768)])
-def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is_needed(monkeypatch, most, expected):
+def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is_needed(monkeypatch, tmp_path, most, expected):
+    draft = tmp_path / "draft.gguf"
+    draft.symlink_to(TARGET)  # with a context as large as the target's
+
     def require(header, n_ctx, *_):
         if n_ctx > most and "draft" in header.name:
             raise SpecdecError("no room", "")
         return 0
 
     monkeypatch.setattr(contexts.memory, "require", require)
-    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
+    with loaded(target=TARGET, draft=draft, speculative=FIXED, threads=1) as session:
         for tokens, n_ctx in ((300, 512), (520, expected), (200, expected)):
             assert session.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
             assert [own.opened.n_ctx for own in session.models.all] == [n_ctx, n_ctx]
