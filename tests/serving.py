@@ -14,13 +14,13 @@ TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content
 
 
 class Serving:
-    """A server at a free port. args: of the command. files: how many it may have open."""
+    """A server at a free port. args: of the command. files: how many it may have open. options: of its process."""
 
-    def __init__(self, *args, files=None):
-        command = [*SPECDEC, "serve", "--port", "0", *map(str, args)]
+    def __init__(self, *args, files=None, program=SPECDEC, **options):
+        command = [*program, "serve", "--port", "0", *map(str, args)]
         if files:
             command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.said = ""
         for line in self.process.stderr:
             self.said += line
