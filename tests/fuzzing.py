@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 
+from hostile import obeyed
+
 # Read here, not in a test: tests run without specdec's own settings.
 SEED = os.environ.get("SPECDEC_FUZZ_SEED", "1")
 SCALE = float(os.environ.get("SPECDEC_FUZZ_SCALE", "1"))
@@ -75,12 +77,6 @@ class Ended:
         assert not obeyed(told), f"{obeyed(told)!r} in {case!r}"
         if self.code not in (0, 130) and b"verdict   incompatible" not in self.out:  # a check's report says why
             assert 1 <= told.rstrip().count("\n") <= 4, case
-
-
-def obeyed(text: str) -> set[str]:
-    """Characters that a terminal obeys, or that change how a line reads."""
-    unsafe = {*range(0x20), 0x7F, *range(0x80, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
-    return {character for character in text if ord(character) in unsafe - {0x0A, 0x09, 0x0D}}
 
 
 def specdec(*args: object, seconds: float = 5.0, stdin: bytes = b"", **environment: str) -> Ended:

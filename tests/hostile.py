@@ -12,7 +12,6 @@ from pathlib import Path
 
 import ggufs
 from driver import DRAFT, TARGET, succeeded
-from fuzzing import obeyed
 
 from specdec_cli.user_files import config_dir
 
@@ -34,6 +33,12 @@ def payload(chance: random.Random) -> str:
 FIXED = "n" + "".join(PIECES[:-6])
 _OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\d*[ABCDG]|[012]?K|J)|\x1b\[\?2026[hl]")
 _THEIRS = ("\x1b[35;95m", "\x1b]", MARK + "\x07", "\x1b[2J", "\x1bc", "\x1bP", "\x1b[?25l", "\x1b[?1049h")
+
+
+def obeyed(text: str) -> set[str]:
+    """Characters that a terminal obeys, or that change how a line reads."""
+    unsafe = {*range(0x20), 0x7F, *range(0x80, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
+    return {character for character in text if ord(character) in unsafe - {0x0A, 0x09, 0x0D}}
 
 
 def assert_shown(text: str, terminal: bool = False) -> None:

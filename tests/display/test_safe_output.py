@@ -4,7 +4,7 @@ import io
 import sys
 
 import pytest
-from fuzzing import obeyed
+from hostile import obeyed
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
