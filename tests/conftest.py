@@ -23,6 +23,8 @@ sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is no
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 pytest_plugins = ["engines"]
+BY_FOLDER = ("fuzz", "real")
+"""Folders whose tests are marked with their name."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +32,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed", None) is None:
         settings.register_profile("same", derandomize=True)
         settings.load_profile("same")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders that -m leaves out aren't even read unless they are named: they have thousands of cases."""
+    name = collection_path.name
+    left_out = name in BY_FOLDER and f"not {name}" in config.getoption("markexpr")
+    return (left_out and not any(name in arg for arg in config.args)) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (folder := item.path.parent.name) in BY_FOLDER:
+            item.add_marker(folder)
 
 
 class FreshCaches:

@@ -310,12 +310,3 @@ def installed(load):
     with mock.patch.object(drafters, "_foreign", lambda: {NAME: entry}):
         yield
     drafters.spec.cache_clear()
-
-
-def main(seed: str, own: list[int], prompt: int, needs_model: bool, args: list[str]) -> None:
-    """A command line with a faulty drafter, in a child."""
-    from fuzzing_child import command
-
-    wrong = fault(random.Random(seed))
-    with installed(lambda: drafter(own, prompt, wrong, needs_model)):
-        command(args)

@@ -1,9 +1,7 @@
 """A disk that takes files of so many bytes and no more."""
 
-import os
 import resource
 import sys
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -21,39 +19,3 @@ def full_disk(most_bytes: int):
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-
-
-def main(most_bytes: int, args: list[str]) -> None:
-    """A command, in a child. What it prints goes elsewhere until it ends: that is not what the disk is for."""
-    from fuzzing_child import command
-
-    printed: dict[int, list[bytes]] = {1: [], 2: []}
-    kept = {number: os.dup(number) for number in printed}
-    readers = [_collect(number, chunks) for number, chunks in printed.items()]
-    try:
-        with full_disk(most_bytes):
-            command(args)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, old in kept.items():
-            os.dup2(old, number)
-        for reader in readers:
-            reader.join(5)
-        for number, chunks in printed.items():
-            os.write(number, b"".join(chunks))
-
-
-def _collect(number: int, chunks: list[bytes]) -> threading.Thread:
-    """Let what is written to a stream come through a pipe."""
-    source, goal = os.pipe()
-    os.dup2(goal, number)
-    os.close(goal)
-
-    def read() -> None:
-        while chunk := os.read(source, 1 << 16):
-            chunks.append(chunk)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    return reader

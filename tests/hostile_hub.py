@@ -11,8 +11,8 @@ import random
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from damage import ODD, with_odd_values
 from hub_server import PIECE, Handler, HubServer, Source, read
 
 MOST = 64 << 20
@@ -42,25 +42,31 @@ class Answer:
         self.body = [body]
         self.set("Content-Length", str(len(body)))
 
+    @property
+    def size(self) -> int:
+        return int(dict(self.headers).get("Content-Length", 0))
+
+    @property
+    def text(self) -> str:
+        """The body, taken out."""
+        return b"".join(self.body).decode()
+
+    def say_text(self, text: str) -> None:
+        self.say(text.encode("utf-8", "surrogatepass"))
+
 
 Trick = Callable[[Answer, random.Random], None]
-
-
-def size(answer: Answer) -> int:
-    return int(dict(answer.headers).get("Content-Length", 0))
-
 
 # --- bodies ---
 
 
-def endless(answer: Answer, _: random.Random) -> None:
-    answer.set("Content-Length")
+def endless(answer: Answer, _: random.Random, *stated: str) -> None:
+    answer.set("Content-Length", *stated)
     answer.body = itertools.chain(answer.body, itertools.repeat(bytes(PIECE), MOST // PIECE))
 
 
-def endless_stated(answer: Answer, _: random.Random) -> None:
-    answer.set("Content-Length", str(10**15))
-    answer.body = itertools.chain(answer.body, itertools.repeat(bytes(PIECE), MOST // PIECE))
+def endless_stated(answer: Answer, rng: random.Random) -> None:
+    endless(answer, rng, str(10**15))
 
 
 def endless_chunks(answer: Answer, rng: random.Random) -> None:
@@ -71,15 +77,12 @@ def endless_chunks(answer: Answer, rng: random.Random) -> None:
     answer.body = itertools.repeat(chunk * max(1, PIECE // len(chunk)), MOST // PIECE)
 
 
-def no_length(answer: Answer, _: random.Random) -> None:
-    answer.set("Content-Length")
-    answer.ends = False
-
-
 def length_lies(answer: Answer, rng: random.Random) -> None:
-    length = size(answer)
+    length = answer.size
     lies = [str(length + 1), str(length // 2), "0", "-1", "many", "9" * 4300, "1e9", "٣"]
-    answer.set("Content-Length", *rng.choice([[lie] for lie in lies] + [[str(length), "5"], [f"{length}, {length}"]]))
+    lie = rng.choice([[], *[[lie] for lie in lies], [str(length), "5"], [f"{length}, {length}"]])
+    answer.set("Content-Length", *lie)
+    answer.ends = bool(lie)
 
 
 def short(answer: Answer, rng: random.Random) -> None:
@@ -89,8 +92,9 @@ def short(answer: Answer, rng: random.Random) -> None:
 
 
 def honest_short(answer: Answer, rng: random.Random) -> None:
-    body = b"".join(answer.body)
-    answer.say(body[: rng.randrange(len(body) + 1)])
+    short(answer, rng)
+    answer.say(*answer.body)
+    answer.ends = True
 
 
 def altered(answer: Answer, rng: random.Random) -> None:
@@ -105,7 +109,7 @@ def other(answer: Answer, rng: random.Random) -> None:
     made = rng.choice(
         [b"<!doctype html><p>Log in", b"\0", b"GGUF", b"null", b"[]", b"{}", b'{"error": ["a"]}', b'"\xff']
     )
-    answer.say(made * rng.choice([1, size(answer) // len(made) + 1]))
+    answer.say(made * rng.choice([1, answer.size // len(made) + 1]))
 
 
 def packed(answer: Answer, rng: random.Random) -> None:
@@ -124,11 +128,7 @@ def bomb() -> bytes:
 def drip(answer: Answer, rng: random.Random) -> None:
     body = b"".join(itertools.islice(answer.body, 1))
     answer.body = (body[i : i + 1] for i in range(len(body)))
-    answer.pause = rng.choice([0.01, 0.05])
-
-
-def stall(answer: Answer, _: random.Random) -> None:
-    answer.pause = 30
+    answer.pause = rng.choice([0.01, 0.05, 30])
 
 
 # --- heads ---
@@ -154,15 +154,30 @@ def bad_headers(answer: Answer, rng: random.Random) -> None:
     answer.headers.insert(0, (rng.choice([name, "X-Error-Message", "X-HF-Warning", "ETag", "Content-Type"]), value))
 
 
-def ranges_lie(answer: Answer, rng: random.Random) -> None:
-    lies = ["bytes 0-0/1", "bytes 5-1/3", "bytes */*", "nonsense", f"bytes 0-{10**30}/{10**30}", "bytes 7-9/-1"]
-    answer.set("Content-Range", rng.choice(lies))
-    answer.status = rng.choice([answer.status, 200, 206, 416])
+TAGS = ("../../../../evil", '"../x"', "W/", "0" * 64, "", "x" * 10_000, "\x1b[2J")
+PLACES = (
+    *("", "/", "file:///etc/passwd", "http://[", "http://127.0.0.1:1/x", "//", "\x1b[2J", "x" * 60_000, "?a", "#"),
+    *("http://localhost:99999/", "gopher://a", "http://é/", "http://a:b@/", "../" * 1000, "http:///x"),
+)
+RANGES = ("bytes 0-0/1", "bytes 5-1/3", "bytes */*", "nonsense", f"bytes 0-{10**30}/{10**30}", "bytes 7-9/-1")
+WHENS = ("99999999", "9" * 5000, "-1", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "0", "٣", "1e9", "inf")
+LIES: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    **dict.fromkeys(("ETag", "X-Linked-Etag", "X-Linked-Size", "X-Repo-Commit", "X-Xet-Hash"), (TAGS, ())),
+    "Content-Range": (RANGES, (200, 206, 416)),
+    "Retry-After": (WHENS, (429, 408, 503)),
+    "Location": (PLACES, (301, 302, 303, 307, 308, 300, 399)),
+    "ratelimit": (('"api";r=0;t=99999999',), (429,)),
+}
+"""Headers, what is said in them, and statuses that make somebody read them."""
 
 
-def tags_lie(answer: Answer, rng: random.Random) -> None:
-    lie = rng.choice(["../../../../evil", '"../x"', "W/", "0" * 64, "", "x" * 10_000, "\x1b[2J"])
-    answer.set(rng.choice(["ETag", "X-Linked-Etag", "X-Linked-Size", "X-Repo-Commit", "X-Xet-Hash"]), lie)
+def lies(answer: Answer, rng: random.Random) -> None:
+    name = rng.choice([*LIES])
+    said, statuses = LIES[name]
+    answer.set(name, *rng.choice([[], *[[lie] for lie in said]]))
+    answer.status = rng.choice([answer.status, *statuses, *statuses])
+    if rng.random() < 0.1:
+        endless(answer, rng)
 
 
 def code(answer: Answer, rng: random.Random) -> None:
@@ -183,43 +198,11 @@ def refusal(answer: Answer, rng: random.Random) -> None:
         endless(answer, rng)
 
 
-def later(answer: Answer, rng: random.Random) -> None:
-    answer.status = rng.choice([429, 408, 503])
-    whens = ["99999999", "9" * 5000, "-1", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "0", "٣", "1e9", "inf"]
-    answer.set("Retry-After", rng.choice(whens))
-    answer.set("ratelimit", *rng.choice([[], ['"api";r=0;t=99999999']]))
-
-
-def elsewhere(answer: Answer, rng: random.Random) -> None:
-    places = ["", "/", "file:///etc/passwd", "http://[", "http://127.0.0.1:1/x", "//", "\x1b[2J", "x" * 60_000, "?a"]
-    places += ["http://localhost:99999/", "gopher://a", "http://é/", "http://a:b@/", "../" * 1000, "http:///x", "#"]
-    answer.status = rng.choice([301, 302, 303, 307, 308, 300, 399])
-    answer.set("Location", *rng.choice([[], *[[place] for place in places]]))
-    if rng.random() < 0.3:
-        endless(answer, rng)
-
-
 # --- listings ---
 
 
 def changed_json(answer: Answer, rng: random.Random) -> None:
-    """Any value of the listing is another one."""
-    listing = json.loads(b"".join(answer.body))
-    for _ in range(rng.choice([1, 1, 1, 3])):
-        found = list(places(listing))
-        if not found:
-            break
-        holder, key = rng.choice(found)
-        holder[key] = rng.choice(VALUES)
-    _send_json(answer, json.dumps(listing))
-
-
-def places(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Every place in a JSON value: what holds it, and under which key."""
-    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in list(keys):
-        yield value, key
-        yield from places(value[key])
+    answer.say_text(json.dumps(with_odd_values(rng, json.loads(answer.text), [*ODD, *NAMES])))
 
 
 NAMES = [
@@ -229,43 +212,41 @@ NAMES = [
     *("x-Q1" * 60 + "!-Q4_K_M.gguf", "CON-Q4_K_M.gguf", " -Q4_K_M.gguf"),
     *("x-Q4_K_M-00001-of-00999.gguf", "x-Q4_K_M-00002-of-00001.gguf", "Q4_K_M/x.gguf"),
 ]  # fmt: skip
-VALUES: list[Any] = [
-    *(None, True, False, 0, -1, 1, 5.5, 1e300, 2**31, 2**49, 2**63, 2**64, 10**400, 60 * 10**9, "", "x", "\x1b[2J"),
-    *("0" * 40, "0" * 64, "0" * 64 + "\n", "../../evil", "x" * 100_000, [], {}, [[]], [None], {"a": 1}, *NAMES),
-]  # fmt: skip
 
 
 def names(answer: Answer, rng: random.Random) -> None:
-    """Files of hostile names, besides those there are or in their place."""
-    listing = json.loads(b"".join(answer.body))
-    model = next(file for file in listing["siblings"] if file["rfilename"].endswith(".gguf"))
-    made = [{**model, "rfilename": name} for name in rng.sample(NAMES, rng.randrange(1, len(NAMES)))]
-    listing["siblings"] = made if rng.random() < 0.5 else listing["siblings"] + made
-    _send_json(answer, json.dumps(listing))
+    say_files(answer, rng.sample(NAMES, rng.randrange(1, len(NAMES))), rng.random() < 0.5)
 
 
 def crowd(answer: Answer, rng: random.Random) -> None:
-    listing = json.loads(b"".join(answer.body))
-    count = rng.choice([19_000, 50_000, 90_000])
     form = rng.choice(["f{}.txt", "x{}-Q4_K_M.gguf", "x{}-Q4_K_M-00001-of-00999.gguf", "x-Q1" * 50 + "{}!.gguf"])
-    listing["siblings"] += [{**listing["siblings"][-1], "rfilename": form.format(i)} for i in range(count)]
-    _send_json(answer, json.dumps(listing, separators=(",", ":")))
+    say_files(answer, map(form.format, range(rng.choice([19_000, 50_000, 90_000]))), True)
 
 
 def split(answer: Answer, rng: random.Random) -> None:
     """A model in many parts, all of which are said to be there."""
-    listing = json.loads(b"".join(answer.body))
+    count = rng.choice([2, 50, 999])
+    say_files(answer, [f"{{}}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)], False)
+
+
+def say_files(answer: Answer, names: Iterable[str], besides: bool) -> None:
+    """A listing with files of these names that are like the model's, besides those there are or in their place.
+
+    {}: the model's own name without its ending.
+    """
+    listing = json.loads(answer.text)
     model = next(file for file in listing["siblings"] if file["rfilename"].endswith(".gguf"))
-    stem, count = model["rfilename"].removesuffix(".gguf"), rng.choice([2, 50, 999])
-    listing["siblings"] = [{**model, "rfilename": f"{stem}-{i:05}-of-{count:05}.gguf"} for i in range(1, count + 1)]
-    _send_json(answer, json.dumps(listing))
+    own = model["rfilename"].removesuffix(".gguf")
+    made = [{**model, "rfilename": name.replace("{}", own)} for name in names]
+    listing["siblings"] = [*(listing["siblings"] if besides else ()), *made]
+    answer.say_text(json.dumps(listing, separators=(",", ":")))
 
 
 def deep(answer: Answer, rng: random.Random) -> None:
     key, depth = rng.choice(["cardData", "siblings", "config", "sha", "x"]), rng.choice([900, 100_000, 3_000_000])
     before, after = rng.choice([("[", "]"), ('{"a":', "}"), ("[[],", "]")])
     nested = before * depth + "1" + after * rng.choice([depth, 0])
-    _send_json(answer, b"".join(answer.body).decode().replace("{", f'{{"{key}": {nested}, ', 1))
+    answer.say_text(answer.text.replace("{", f'{{"{key}": {nested}, ', 1))
 
 
 def wide(answer: Answer, rng: random.Random) -> None:
@@ -273,23 +254,18 @@ def wide(answer: Answer, rng: random.Random) -> None:
     key = rng.choice(["cardData", "gated", "config", "x"])
     licence = '{"license": "' + "a b " * 2_500_000 + '"}'
     value = rng.choice([licence, "[" + "[]," * 3_000_000 + "1]", "9" * 5_000_000])
-    _send_json(answer, b"".join(answer.body).decode().replace("{", f'{{"{key}": {value}, ', 1))
+    answer.say_text(answer.text.replace("{", f'{{"{key}": {value}, ', 1))
 
 
 def not_json(answer: Answer, rng: random.Random) -> None:
-    text = b"".join(answer.body).decode()
+    text = answer.text
     made = [text + "x", text.replace(":", ""), text.replace('"', "'"), "NaN", text * 2, "\ufeff" + text, text[:-1], ""]
-    _send_json(answer, rng.choice(made))
+    answer.say_text(rng.choice(made))
 
 
-def _send_json(answer: Answer, text: str) -> None:
-    answer.say(text.encode("utf-8", "surrogatepass"))
-
-
-BODIES: list[Trick] = [endless, endless_stated, endless_chunks, no_length, length_lies, short, honest_short]
-BODIES += [altered, other, packed, drip, stall]
-HEADS: list[Trick] = [head_drip, informational, many_headers, bad_headers, ranges_lie, tags_lie, code, refusal, later]
-HEADS += [elsewhere]
+BODIES: list[Trick] = [endless, endless_stated, endless_chunks, length_lies, length_lies, short, honest_short]
+BODIES += [altered, other, packed, drip]
+HEADS: list[Trick] = [head_drip, informational, many_headers, bad_headers, code, refusal, lies, lies, lies, lies]
 LISTINGS: list[Trick] = [changed_json, changed_json, changed_json, names, names, crowd, split, deep, wide, not_json]
 STEPS = {"listing": LISTINGS + BODIES + HEADS, "redirect": [*HEADS, endless], "content": BODIES + HEADS}
 

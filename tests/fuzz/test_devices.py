@@ -3,13 +3,11 @@
 import os
 from pathlib import Path
 
-import fuzzing
 import pytest
 from devices import NUMBERS, device
 from driver import DEMO, DRAFT, PROMPT, TARGET
+from fuzzing import specdec
 from hostile import trace
-
-pytestmark = pytest.mark.fuzz
 
 PAIR = ("-m", TARGET, "-md", DRAFT)
 BRIEF = ("--raw", "-n", 2, "-c", 256)
@@ -77,7 +75,7 @@ def test_files_of_commands(home, name, kind):
         (home / f"{HERE}{suffix}").symlink_to(where)
     args = [where if arg == HERE else arg for arg in {**INPUTS, **OUTPUTS}[name]]
     seconds = SECONDS if args[0] in ("compare", "draft") else 5
-    fuzzing.specdec(*args, seconds=seconds).assert_sound(f"{name} is {kind}", seconds=seconds)
+    specdec(*args, seconds=seconds).assert_sound(f"{name} is {kind}", seconds=seconds)
     assert kind not in NUMBERS or where.is_char_device(), f"{name} replaced {kind}"
 
 
@@ -88,5 +86,5 @@ def test_files_of_settings(home, name, kind):
     there.parent.mkdir(parents=True)
     there.symlink_to(place(home, kind))
     for args in ((*RUN, PROMPT), ("run", "-p", "mine", *BRIEF, PROMPT), ("ls",), ("show", "mine"), ("rm", "mine")):
-        fuzzing.specdec(*args, XDG_CONFIG_HOME=str(home / "config")).assert_sound(f"{name} is {kind}: {args[0]}")
+        specdec(*args, XDG_CONFIG_HOME=str(home / "config")).assert_sound(f"{name} is {kind}: {args[0]}")
     assert kind not in NUMBERS or place(home, kind).is_char_device(), f"{name} replaced {kind}"

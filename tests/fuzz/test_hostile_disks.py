@@ -1,6 +1,5 @@
 """Full and unwritable disks, and hostile files of results: older results stay, byte for byte, and answers come."""
 
-import copy
 import gzip
 import json
 import os
@@ -8,21 +7,18 @@ import random
 import shutil
 from pathlib import Path
 
-import full_disk
 import pytest
+from children import on_full_disk
+from damage import spoilt
 from driver import DRAFT, PROMPT, TARGET, succeeded
-from fuzzing import cases, in_child
-from hostile_hub import places
+from fuzzing import Ended, cases, in_child
 
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.measure.traces import INCOMPLETE, read_trace
 
-pytestmark = pytest.mark.fuzz
-
 PAIR = ("-m", TARGET, "-md", DRAFT)
 BRIEF = (*PAIR, "--raw", "-n", 4, "-k", 2)
 COMPARED = ("compare", *BRIEF, "--repeat", 1, PROMPT)
-SHARDS = pytest.mark.parametrize("shard", range(2))
 FOLDERS = {"XDG_CONFIG_HOME": "config", "XDG_CACHE_HOME": "cache", "XDG_DATA_HOME": "data"}
 
 COMMANDS = {
@@ -36,18 +32,9 @@ COMMANDS = {
     "a pruned draft": ("draft", "prune", "-m", TARGET, "--keep-layers", "0,1", "--force", "-o", "draft.gguf"),
     "a tuning": ("tune", *PAIR, "--seconds", 1),
 }
-PULLED = {
-    "format": 1,
-    "target": {
-        "reference": "a/b:Q4",
-        "repo": "a/b",
-        "commit": "c" * 40,
-        "files": [{"name": "x.gguf", "size": 5, "digest": "d" * 64}],
-    },
-    "draft": None,
-    "verdict": "identical",
-    "pulled": "2026-01-02",
-}
+FILES = [{"name": "x.gguf", "size": 5, "digest": "d" * 64}]
+MODEL = {"reference": "a/b:Q4", "repo": "a/b", "commit": "c" * 40, "files": FILES}
+PULLED = {"format": 1, "target": MODEL, "draft": None, "verdict": "identical", "pulled": "2026-01-02"}
 NAMED = (".jsonl", ".html", ".svg", ".txt", ".gguf")
 ANSWERS = ("a trace", "costs", "a corpus")
 SECONDS = 30
@@ -59,29 +46,26 @@ def kept(tmp_path_factory):
     """A user's folders after every command, in none of which anything failed."""
     home = tmp_path_factory.mktemp("home")
     (home / "corpus.txt").write_text("def f(x):\n    return x\n" * 50)
-    environment = {name: str(home / folder) for name, folder in FOLDERS.items()}
     (home / "config/specdec/pulled").mkdir(parents=True)
     (home / "config/specdec/pulled/own.json").write_text(json.dumps(PULLED))
     for args in (("run", *BRIEF, "--trace", "kept.jsonl", PROMPT), *COMMANDS.values()):
         longer = ("--seconds", 10) if args[0] == "tune" else ()  # or a busy machine records too little
-        ended = in_folder(home, (*args, *longer), **environment)
+        ended = in_folder(home, (*args, *longer))
         assert ended.code == 0, f"{args}\n{ended.text}"
     return home
 
 
-def in_folder(home, args, most_bytes=1 << 40, **environment):
+@pytest.fixture
+def home(kept, tmp_path):
+    """A copy of a user's folders."""
+    return shutil.copytree(kept, tmp_path / "home")
+
+
+def in_folder(home: Path, args, most_bytes=1 << 40, **environment) -> Ended:
     """A command with the files that it names in a folder."""
     named = [str(home / arg) if Path(arg).suffix in NAMED else arg for arg in map(str, args)]
-    return in_child(full_disk.main, most_bytes, named, seconds=SECONDS, SPECDEC_THREADS="1", **environment)
-
-
-def homes(kept, tmp_path, count, name):
-    """Cases, each with a copy of a user's folders, and the environment that names them."""
-    for number, chance in enumerate(cases(count, name)):
-        home = tmp_path / str(number)
-        shutil.copytree(kept, home)
-        yield chance, home, {name: str(home / folder) for name, folder in FOLDERS.items()}
-        shutil.rmtree(home)
+    own = {name: str(home / folder) for name, folder in FOLDERS.items()}
+    return in_child(on_full_disk, most_bytes, named, seconds=SECONDS, SPECDEC_THREADS="1", **{**own, **environment})
 
 
 def whole(path: Path) -> bool:
@@ -106,31 +90,31 @@ def files(home: Path) -> dict[Path, bytes]:
     return {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
-@SHARDS
-def test_full_disks(kept, tmp_path, shard):
-    for chance, home, environment in homes(kept, tmp_path, 25, f"full disks/{shard}"):
-        name = chance.choice([*COMMANDS])
-        largest = 22 if "draft" in name else 17
-        room = chance.choice((0, 1, 4096, 1 << 40, *[int(2 ** chance.uniform(0, largest)) for _ in range(8)]))
-        if chance.random() < 0.5:
-            shutil.rmtree(home / "cache")  # what is kept there is measured again
-        before = files(home)
-        ended = in_folder(home, COMMANDS[name], room, **environment)
-        about = f"{name} with {room} bytes\n{ended.text}"
-        ended.assert_sound(about, seconds=SECONDS)
-        after = files(home)
-        for path, content in before.items():
-            assert after.get(path) == content or whole(home / path), f"{path} is lost, {about}"
-        for path in after.keys() - before.keys():
-            assert whole(home / path), f"{path} is left, {about}"
-        if ended.code == 0 or name in ANSWERS:
-            assert ended.out, about
-        if name in ("costs", "a corpus"):
-            assert ended.code == 0, about
+@cases(50)
+def test_full_disks(home, chance):
+    name = chance.choice([*COMMANDS])
+    largest = 22 if "draft" in name else 17
+    room = chance.choice((0, 1, 4096, 1 << 40, *[int(2 ** chance.uniform(0, largest)) for _ in range(8)]))
+    if chance.random() < 0.5:
+        shutil.rmtree(home / "cache")  # what is kept there is measured again
+    before = files(home)
+    ended = in_folder(home, COMMANDS[name], room)
+    about = f"{name} with {room} bytes\n{ended.text}"
+    ended.assert_sound(about, seconds=SECONDS)
+    after = files(home)
+    for path, content in before.items():
+        assert after.get(path) == content or whole(home / path), f"{path} is lost, {about}"
+    for path in after.keys() - before.keys():
+        assert whole(home / path), f"{path} is left, {about}"
+    if ended.code == 0 or name in ANSWERS:
+        assert ended.out, about
+    if name in ("costs", "a corpus"):
+        assert ended.code == 0, about
 
 
-def spoil(chance: random.Random, home: Path, environment: dict[str, str]) -> None:
-    """Let some of a user's folders be such that cannot be written."""
+def spoilt_folders(chance: random.Random, home: Path) -> dict[str, str]:
+    """Some of a user's folders are such that cannot be written: in an environment, or where they are."""
+    environment = {}
     file, loop = home / "file", home / "loop"
     file.touch()
     loop.symlink_to(loop)
@@ -141,97 +125,59 @@ def spoil(chance: random.Random, home: Path, environment: dict[str, str]) -> Non
             continue
         for inside in ("specdec", "specdec/costs", "specdec/corpora", "specdec/tuned", "specdec/comparisons"):
             if chance.random() < 0.4:
-                place = Path(environment[name]) / inside
+                place = home / FOLDERS[name] / inside
                 shutil.rmtree(place, ignore_errors=True)
                 place.parent.is_dir() and place.touch()
+    return environment
 
 
-@SHARDS
-def test_folders_that_cannot_be_written(kept, tmp_path, shard):
+@cases(50)
+def test_folders_that_cannot_be_written(home, chance):
     more = {"ls": ("ls",), "results": ("compare", "--list"), "drafters": ("drafters",), "doctor": ("doctor",)}
     commands = {**COMMANDS, **more}
-    for chance, home, environment in homes(kept, tmp_path, 25, f"folders/{shard}"):
-        spoil(chance, home, environment)
-        before = files(home)
-        name = chance.choice([*commands])
-        ended = in_folder(home, commands[name], HOME=str(home), **environment)
-        about = f"{name} in {environment}\n{ended.text}"
-        ended.assert_sound(about, seconds=SECONDS)
-        if name in ANSWERS:
-            assert ended.code == 0 and ended.out, about
-        elif ended.code and name != "doctor":
-            assert not ended.out, f"it was measured in vain, {about}"
-        for path, content in before.items():
-            after = home / path
-            assert after.read_bytes() == content or whole(after), f"{path}: {about}"
+    environment = spoilt_folders(chance, home)
+    before = files(home)
+    name = chance.choice([*commands])
+    ended = in_folder(home, commands[name], HOME=str(home), **environment)
+    about = f"{name} in {environment}\n{ended.text}"
+    ended.assert_sound(about, seconds=SECONDS)
+    if name in ANSWERS:
+        assert ended.code == 0 and ended.out, about
+    elif ended.code and name != "doctor":
+        assert not ended.out, f"it was measured in vain, {about}"
+    for path, content in before.items():
+        assert (home / path).read_bytes() == content or whole(home / path), f"{path}: {about}"
 
 
-HOSTILE = (
-    *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1e-320, 1e308, -1e308, 0.1, float("nan"), float("inf")),
-    *("", "x", "\x1b]52;c;eA==\x07", "\u202e", "\u2028", "\ud800", "x" * 10**6, "%s{}", "1", "../../x", "\0"),
-    *([], {}, [None], {"": None}, [[]], {"x": {"x": {}}}, [0] * 10**5),
-)
-
-
-def spoiled(chance: random.Random, text: bytes) -> bytes:
-    """A JSON file with something wrong in it."""
-    ways = ("missing", "bytes", "cut", "deep", "digits", "encoding", "end", *["value"] * 4)
-    way = chance.choice(ways)
-    if way == "deep":
-        return chance.choice((b"[", b'{"a":')) * 10**5
-    if way == "digits":
-        return text.replace(b"1", b"1" * 5000, 1)
-    if way == "encoding":
-        return text.decode().encode(chance.choice(("utf-16", "utf-32", "utf-8-sig")))
-    if way == "cut":
-        return text[: chance.randrange(len(text))]
-    if way == "end":
-        return text + chance.choice((text, b"\0", b"\xff", b"]", b" " * (70 << 20)))
-    if way == "bytes":
-        content = bytearray(text)
-        for _ in range(chance.choice((1, 3, 30))):
-            content[chance.randrange(len(content))] = chance.randrange(256)
-        return bytes(content)
-    data = [json.loads(text)]
-    for _ in range(chance.choice((1, 1, 3))):
-        holder, key = chance.choice([*places(data)])
-        if way == "missing" and holder is not data:
-            del holder[key]
-        else:
-            holder[key] = copy.deepcopy(chance.choice(HOSTILE))
-    return json.dumps(data[0]).encode()
-
-
-@SHARDS
-def test_hostile_files_of_its_own(kept, tmp_path, shard):
+@cases(120)
+def test_hostile_files_of_its_own(home, chance):
     """What is kept of pairs and models: at most a note. Results and pairs that are named may be refused."""
-    records = sorted(kept / path for path in files(kept) if path.suffix in (".json", ".gz", ".index"))
+    records = sorted(home / path for path in files(home) if path.suffix in (".json", ".gz", ".index"))
     assert len(records) >= 6, records
-    for chance, home, environment in homes(kept, tmp_path, 60, f"records/{shard}"):
-        path = home / chance.choice(records).relative_to(kept)
-        if path.suffix == ".gz":
-            path.write_bytes(gzip.compress(spoiled(chance, gzip.decompress(path.read_bytes()))))
-        elif chance.random() < 0.1:
-            path.unlink()
-            chance.choice((os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")))(path)
-        elif path.suffix == ".index":
-            content = bytearray(path.read_bytes())
-            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-            path.write_bytes(content[: chance.choice((len(content), chance.randrange(len(content))))])
-        else:
-            path.write_bytes(spoiled(chance, path.read_bytes()))
-        commands = [("run", *PAIR, "--raw", "-n", 6, PROMPT), ("tune", *PAIR, "--what-if", "epyc-2core"), ("ls",)]
-        commands += [("run", "-m", TARGET, "--drafter", "self", "-n", 4, PROMPT), COMMANDS["a corpus"]]
-        if path.parent.name == "pulled":
-            commands = [("ls",), ("show", "own"), ("rm", "own", "-y")]
-        elif path.parent.name == "comparisons":
-            commands = [("compare", "--list"), (*COMPARED, "--against", "older")]
-        for args in chance.sample(commands, 2):
-            ended = in_folder(home, args, **environment)
-            about = f"{path.relative_to(home)} in {home.name}: {args}"
-            ended.assert_sound(about, seconds=10)
-            allowed = path.parent.name in ("pulled", "comparisons") or args[0] == "tune" or "self" in args
-            assert ended.code == 0 or allowed, f"{about}\n{ended.text}"
+    path = chance.choice(records)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(spoilt(chance, gzip.decompress(path.read_bytes()))))
+    elif chance.random() < 0.1:
+        path.unlink()
+        chance.choice((os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")))(path)
+    elif path.suffix == ".index":
+        content = bytearray(path.read_bytes())
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(content[: chance.choice((len(content), chance.randrange(len(content))))])
+    else:
+        path.write_bytes(spoilt(chance, path.read_bytes()))
+    commands = [("run", *PAIR, "--raw", "-n", 6, PROMPT), ("tune", *PAIR, "--what-if", "epyc-2core"), ("ls",)]
+    commands += [("run", "-m", TARGET, "--drafter", "self", "-n", 4, PROMPT), COMMANDS["a corpus"]]
+    if path.parent.name == "pulled":
+        commands = [("ls",), ("show", "own"), ("rm", "own", "-y")]
+    elif path.parent.name == "comparisons":
+        commands = [("compare", "--list"), (*COMPARED, "--against", "older")]
+    for args in chance.sample(commands, 2):
+        ended = in_folder(home, args)
+        about = f"{path.relative_to(home)}: {args}"
+        ended.assert_sound(about, seconds=10)
+        allowed = path.parent.name in ("pulled", "comparisons") or args[0] == "tune" or "self" in args
+        assert ended.code == 0 or allowed, f"{about}\n{ended.text}"
 
 
 def test_the_folders_are_those_of_a_user(kept):

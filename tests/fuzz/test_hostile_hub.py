@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 from children import impatient
-from fuzzing import Ended, in_child, try_all
+from fuzzing import Ended, cases, in_child
 from hostile_hub import HostileHub, Mode
 from hub_pairs import BIG, NAME, PAIR, SIZES, environment, publish
-
-pytestmark = pytest.mark.fuzz
 
 HONEST = Mode({}, 0, 0)
 NEVER_TO_BLAME = {"altered", "other", "endless_chunks", "changed_json", "names", "crowd", "split", "deep", "wide"}
@@ -84,32 +82,28 @@ def pulled(hub, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def place(hub, pulled, tmp_path) -> Place:
-    return Place(tmp_path, hub)
-
-
-def fresh(place: Place, pulled: Path, number: int, full: bool) -> Place:
-    """A place for a case, empty or with the pair already pulled."""
-    top = place.top / str(number)
-    (top / "outside" / "folder").mkdir(parents=True)
-    (top / "outside" / "file").write_text("not yours")
-    if full:
+def place(hub, pulled, tmp_path, chance) -> Place:
+    """Empty or with the pair already pulled."""
+    place = Place(tmp_path / "place", hub)
+    (place.outside / "folder").mkdir(parents=True)
+    (place.outside / "file").write_text("not yours")
+    if chance.random() < 0.4:
         for name in ("hf", "config"):
-            shutil.copytree(pulled / name, top / name, symlinks=True)
-    return Place(top, place.hub)
+            shutil.copytree(pulled / name, place.top / name, symlinks=True)
+    return place
 
 
-def furnish(place: Place, rng: random.Random) -> str:
+def furnish(place: Place, chance: random.Random) -> str:
     """Put something into the cache's way: at one of the paths that a pull uses, something else than it expects."""
     repo = place.hub.repos[BIG]
     file, about = next((name, about) for name, about in repo.commits[repo.main].items() if name.endswith(".gguf"))
     folder, lock = place.cache / f"models--{BIG.replace('/', '--')}", f"{about.sha256}.lock"
     blob, pointer = folder / "blobs" / about.sha256, folder / "snapshots" / repo.main / file
     paths = [blob, blob.with_name(f"{blob.name}.incomplete"), place.cache / ".locks" / folder.name / lock]
-    path = rng.choice([*paths, folder / "refs" / "main", pointer])
+    path = chance.choice([*paths, folder / "refs" / "main", pointer])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    victim = place.outside / rng.choice(["file", "nothing", "folder", "same size"])
+    victim = place.outside / chance.choice(["file", "nothing", "folder", "same size"])
     (place.outside / "same size").write_bytes(bytes(about.size))
     kinds = {
         "link": lambda: path.symlink_to(victim),
@@ -117,10 +111,10 @@ def furnish(place: Place, rng: random.Random) -> str:
         "loop": lambda: path.symlink_to(path),
         "pipe": lambda: os.mkfifo(path),
         "folder": path.mkdir,
-        "device": lambda: path.symlink_to(rng.choice(["/dev/zero", "/dev/null", "/dev/full", "/dev/stdin"])),
-        "junk": lambda: path.write_bytes(rng.choice([b"\xff\xfe", b"", b"x" * about.size, b"\x1b[2J" * 100])),
+        "device": lambda: path.symlink_to(chance.choice(["/dev/zero", "/dev/null", "/dev/full", "/dev/stdin"])),
+        "junk": lambda: path.write_bytes(chance.choice([b"\xff\xfe", b"", b"x" * about.size, b"\x1b[2J" * 100])),
     }
-    kind = rng.choice(list(kinds))
+    kind = chance.choice(list(kinds))
     kinds[kind]()
     return f"{kind} at {path.relative_to(place.cache)}"
 
@@ -133,53 +127,37 @@ def assert_sound(place: Place, ended: Ended, about: object, before: dict[str, ob
         assert not place.wrong(), about
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_a_hub_in_a_hundred_modes(place, pulled, shard):
-    def case(number, rng):
-        visit_hub(fresh(place, pulled, number, full=rng.random() < 0.3), rng, f"case {shard}/{number}")
-
-    try_all(25, f"hub modes {shard}", case)
-
-
-def visit_hub(case: Place, rng: random.Random, about: str) -> None:
+@cases(100)
+def test_a_hub_in_a_hundred_modes(place, chance):
     """Two commands with a Hub in one mode, and two with an honest one, which make up for it."""
-    mode = Mode.of(rng)
-    about = f"{about}: {mode}"
+    mode = Mode.of(chance)
     tricks = {trick.__name__ for step in mode.tricks.values() for trick in step}
     most = sum(SIZES) + SPARE + (sum(SIZES) + (128 << 20) if tricks & NEVER_TO_BLAME else 0)
-    before = case.state()
+    before = place.state()
     pull = ("pull", *PAIR, "--as", "again")
     commands = [pull, (*pull, "--json"), (*pull, "--dry-run"), (*pull, "--check"), ("check", PAIR[1], PAIR[3])]
-    for args in rng.sample(commands, 2):
-        case.hub.set_mode(mode)
-        ended = case.run(*args)
-        assert_sound(case, ended, f"{about}: {args}", before, most)
+    for args in chance.sample(commands, 2):
+        place.hub.set_mode(mode)
+        ended = place.run(*args)
+        assert_sound(place, ended, f"{mode}: {args}", before, most)
         if not tricks & NEVER_TO_BLAME:
-            assert ended.code in (0, 4), f"{about}: {args}\n{ended.code} {ended.text}"
-    case.hub.set_mode(HONEST)
-    for args in rng.sample([("ls",), ("rm", NAME, "--yes"), ("rm", "again", "--yes", "--json")], 1):
-        assert_sound(case, case.run(*args), f"{about}: {args}", before, most)
-    ended = case.run(*pull, "--check")
-    assert_sound(case, ended, f"{about}: the pull after it", before, most)
-    assert ended.code == 0, f"{about}\n{ended.text}"
-    shutil.rmtree(case.top)
+            assert ended.code in (0, 4), f"{mode}: {args}\n{ended.code} {ended.text}"
+    place.hub.set_mode(HONEST)
+    later = chance.choice([("ls",), ("rm", NAME, "--yes"), ("rm", "again", "--yes", "--json")])
+    for args in (later, (*pull, "--check")):
+        ended = place.run(*args)
+        assert_sound(place, ended, f"{mode}, and then {args}", before, most)
+    assert ended.code == 0, f"{mode}\n{ended.text}"
 
 
-@pytest.mark.parametrize("shard", range(2))
-def test_whatever_lies_in_the_cache(place, pulled, shard):
-    def case(number, rng):
-        find_in_cache(fresh(place, pulled, number, full=rng.random() < 0.5), rng, f"case {shard}/{number}")
-
-    try_all(30, f"cache {shard}", case)
-
-
-def find_in_cache(case: Place, rng: random.Random, about: str) -> None:
-    about = f"{about}: {furnish(case, rng)}"
-    before = case.state()
-    case.hub.set_mode(HONEST)
+@cases(60)
+def test_whatever_lies_in_the_cache(place, chance):
+    about = furnish(place, chance)
+    before = place.state()
+    place.hub.set_mode(HONEST)
     pull = ("pull", *PAIR)
-    for args in rng.sample([pull, (*pull, "--check"), ("rm", NAME, "--yes"), ("ls",), ("check", PAIR[1], PAIR[3])], 3):
-        ended = case.run(*args)
+    commands = [pull, (*pull, "--check"), ("rm", NAME, "--yes"), ("ls",), ("check", PAIR[1], PAIR[3])]
+    for args in chance.sample(commands, 3):
+        ended = place.run(*args)
         ended.assert_sound(f"{about}: {args}")
-        assert case.state() == before, f"{about}: {args}\n{ended.text}"
-    shutil.rmtree(case.top)
+        assert place.state() == before, f"{about}: {args}\n{ended.text}"

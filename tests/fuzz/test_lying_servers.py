@@ -3,12 +3,9 @@
 import random
 import struct
 
-import fuzzing
-import pytest
+from fuzzing import cases, specdec
 from rpc import COMMANDS, SILENT, lying_server, rpc_servers
 
-pytestmark = pytest.mark.fuzz
-SHARDS = 4
 SECONDS = 10
 """Of waiting, five of them for a server that doesn't answer; not of processor time."""
 REPLYING = [name for name in COMMANDS if name not in SILENT]
@@ -53,12 +50,9 @@ class Lie:
         return reply[:8] + bytes(body)
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_lying_servers(shard):
-    def case(_, chance):
-        lie = Lie(chance)
-        with rpc_servers(1) as (server,), lying_server(server, lie) as where:
-            args = ("run", "--rpc", where, "--drafter", chance.choice(("none", "model")), "-n", 4, "--raw", "x")
-            fuzzing.specdec(*args, seconds=SECONDS).assert_sound(str(lie), seconds=SECONDS)
-
-    fuzzing.try_all(200 // SHARDS, f"servers/{shard}", case)
+@cases(200)
+def test_lying_servers(chance):
+    lie = Lie(chance)
+    with rpc_servers(1) as (server,), lying_server(server, lie) as where:
+        args = ("run", "--rpc", where, "--drafter", chance.choice(("none", "model")), "-n", 4, "--raw", "x")
+        specdec(*args, seconds=SECONDS).assert_sound(lie, seconds=SECONDS)

@@ -7,18 +7,17 @@ import random
 import struct
 from pathlib import Path
 
-import fuzzing
 import gguf
 import ggufs
 import loras
 import pytest
 import tiny
 from driver import DEMO, TARGET
+from fuzzing import cases, specdec
 from gguf_models import Model, parts, tensor
 
-pytestmark = pytest.mark.fuzz
-
 KINDS = (*tiny.ATTENTION, *tiny.RECURRENT, *tiny.HYBRID, "qwen3", "olmo2-window")
+MORE_KINDS = ("llama", "lfm2", "qwen35-mtp", "draft", "eagle3", "medusa", "adapter")
 ARCHITECTURES = [name for name in gguf.MODEL_ARCH_NAMES.values() if not name.startswith(("clip", "mmproj"))]
 COUNTS = (0, 0, 1, 2, 3, 4, 7, 8, 16, 33, 255, 4096, 65535, 2**31 - 1, 2**32 - 1)
 SETTINGS = (
@@ -37,9 +36,11 @@ IDS = ("bos", "eos", "eot", "eom", "unknown", "padding", "fim_pre", "separator",
 
 
 @pytest.fixture(scope="module")
-def bases(tmp_path_factory) -> list[bytes]:
+def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tiny")
-    return [tiny.write(folder / f"{kind}.gguf", kind).read_bytes() for kind in KINDS]
+    found = {kind: tiny.write(folder / f"{kind}.gguf", kind) for kind in (*KINDS, "qwen35-mtp")}
+    found |= {name: DEMO / f"{name}.gguf" for name in ("eagle3", "medusa", "draft")}
+    return {**found, "adapter": loras.write(folder / "adapter.gguf", found["llama"])}
 
 
 def other_counts(model: Model, rng: random.Random) -> None:
@@ -112,20 +113,14 @@ def changed(raw: bytes, rng: random.Random) -> bytes:
     return model.raw()
 
 
-@pytest.mark.parametrize("shard", range(8))
-@pytest.mark.parametrize(("damage", "count"), [(changed, 425), (flipped, 75)], ids=["changed", "flipped"])
-def test_a_file_that_is_no_model_ends_nothing_but_itself(tmp_path, bases, damage, count, shard):
-    def case(number, rng):
-        path = tmp_path / f"{number}.gguf"
-        path.write_bytes(damage(rng.choice(bases), rng))
-        drafts = rng.random() < 0.2
-        alone = rng.choice(("none", "none", "ngram"))
-        models = ["-m", TARGET, "-md", path, "--drafter", "model"] if drafts else ["-m", path, "--drafter", alone]
-        ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
-        ended.assert_sound(f"{damage.__name__} {shard} {models}")
-        path.unlink()
-
-    fuzzing.try_all(count, f"{damage.__name__} {shard}", case)
+@cases(4000)
+def test_a_file_that_is_no_model_ends_nothing_but_itself(tmp_path, files, chance):
+    path, damage = tmp_path / "m.gguf", flipped if chance.random() < 0.15 else changed
+    path.write_bytes(damage(files[chance.choice(KINDS)].read_bytes(), chance))
+    drafts = chance.random() < 0.2
+    alone = chance.choice(("none", "none", "ngram"))
+    models = ["-m", TARGET, "-md", path, "--drafter", "model"] if drafts else ["-m", path, "--drafter", alone]
+    specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256).assert_sound(f"{damage.__name__} {models}")
 
 
 # Of another type than a key has.
@@ -162,19 +157,10 @@ def commands(kind: str, path: Path, adapted: Path) -> list[tuple[object, ...]]:
     return [*runs, ("check", *target), ("draft", "prune", "-m", path)]
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_models_heads_and_adapters(tmp_path, shard):
-    adapted = tiny.write(tmp_path / "llama.gguf", "llama")
-    files = {kind: tiny.write(tmp_path / f"{kind}.gguf", kind) for kind in ("lfm2", "qwen35-mtp")}
-    files |= {name: DEMO / f"{name}.gguf" for name in ("eagle3", "medusa", "draft")}
-    files |= {"llama": adapted, "adapter": loras.write(tmp_path / "adapter.gguf", adapted)}
-    path = tmp_path / "damaged.gguf"
-
-    def case(number, rng):
-        kind = [*files][number % len(files)]
-        damage = flipped if kind == "adapter" and number % 2 else of_another_type
-        path.write_bytes(damage(files[kind].read_bytes(), rng))
-        args = rng.choice(commands(kind, path, adapted))
-        fuzzing.specdec(*args).assert_sound(f"{kind} {damage.__name__} in case {number} of {shard}: {args[0]}")
-
-    fuzzing.try_all(300, f"types/{shard}", case)
+@cases(1200)
+def test_models_heads_and_adapters(tmp_path, files, case, chance):
+    path, kind = tmp_path / "damaged.gguf", MORE_KINDS[case % len(MORE_KINDS)]
+    damage = flipped if kind == "adapter" and case % 2 else of_another_type
+    path.write_bytes(damage(files[kind].read_bytes(), chance))
+    args = chance.choice(commands(kind, path, files["llama"]))
+    specdec(*args).assert_sound(f"{kind} {damage.__name__}: {args[0]}")

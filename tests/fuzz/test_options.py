@@ -2,16 +2,13 @@
 
 import random
 
-import fuzzing
 import pytest
-from driver import DRAFT, TARGET
-from fuzzing import specdec
+from driver import DRAFT
+from fuzzing import EXIT_CODES, cases, specdec
 from hostile import assert_shown, payload
 
 from specdec_cli.cli.app import COMMANDS, load
 
-pytestmark = pytest.mark.fuzz
-SHARDS = 8
 ODD = (
     *("", " ", "-", "--", "-1", "0", "1", "2", "1e999", "nan", "inf", "-0", "0.5", "9" * 30, "9" * 5000, "65536"),
     *("\u00b2", "1_0", "0x10", "auto", "/", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "..", "~", "a=b"),
@@ -39,18 +36,22 @@ NEEDED = {
 """With what a command is refused or done soon, whatever else it is given."""
 
 
-def options() -> list[tuple[str, tuple[str, bool, str | None]]]:
+@pytest.fixture(scope="module")
+def known() -> list[tuple[str, tuple[str, bool, str | None]]]:
+    """Every option with its command: its name, whether it's a flag, its variable."""
     commands = {name: load(name) for name in COMMANDS}
     commands |= {f"draft {name}": each for name, each in commands["draft"].commands.items()}
-    return [
+    found = [
         (name, (max(option.opts, key=len), option.is_flag, option.envvar))
         for name, command in commands.items()
         for option in command.params
         if option.opts[0].startswith("-")
     ]
+    assert len(found) > 80
+    return found
 
 
-def case(chance: random.Random, known) -> tuple[list[str], dict[str, str]]:
+def command_line(chance: random.Random, known) -> tuple[list[str], dict[str, str]]:
     """A command line and an environment; a value never waits for the network, nor measures for long."""
     name, _ = chance.choice(known)
     args, environment = [*name.split(), *map(str, NEEDED.get(name, ()))], {"HF_ENDPOINT": "http://127.0.0.1:9"}
@@ -73,18 +74,14 @@ def case(chance: random.Random, known) -> tuple[list[str], dict[str, str]]:
     return args, environment
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_options(tmp_path, shard, monkeypatch):
+@cases(1000)
+def test_options(tmp_path, chance, known, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    known = options()
-    assert len(known) > 80 and TARGET.exists()
-    for chance in fuzzing.cases(1000 // SHARDS, f"options/{shard}"):
-        args, environment = case(chance, known)
-        ended = specdec(*args, seconds=10, **environment)
-        about = ascii((args, environment))
-        if "SPECDEC_DEBUG" in environment:
-            assert ended.code in fuzzing.EXIT_CODES, f"{about}\n{ended!a}"
-            continue
-        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
-        assert ended.seconds < 20, f"{about}\n{ended!a}"
-        assert_shown(ended.err.decode("utf-8", "replace"), terminal="FORCE_COLOR" in environment)
+    args, environment = command_line(chance, known)
+    ended = specdec(*args, seconds=10, **environment)
+    about = ascii((args, environment))
+    if "SPECDEC_DEBUG" in environment:
+        assert ended.code in EXIT_CODES, f"{about}\n{ended!a}"
+    else:
+        ended.assert_alive(about, seconds=20)
+        assert_shown(ended.told, terminal="FORCE_COLOR" in environment)

@@ -3,12 +3,10 @@
 import json
 
 import pytest
+from damage import damaged, spoilt
 from fuzzing import cases, specdec
-from test_hostile_disks import spoiled
 
 from specdec_cli.settings.options import OPTIONS
-
-pytestmark = pytest.mark.fuzz
 
 SETTINGS = [*OPTIONS, "temp", "profile", "nonsense"]
 PROFILE = [
@@ -16,6 +14,7 @@ PROFILE = [
     *("sources", "verified", "name", "folder"),
 ]
 HARDWARE = ["basis", "verify_ms", "draft_ms", "other_ms", "description", "source", "name"]
+MACHINE = "basis: derived\nverify_ms: {1: 20, 4: 23}\ndraft_ms: {1: 1, 8: 3}\n"
 ENTRY = ["prompt", "id", "category", "turns", "task_id", "question_id"]
 SCALARS = [
     *("", "~", "null", "true", "no", "0", "-1", "1", "64", "0.5", "1e-300", "1e999", "-1e308", ".inf", ".nan", "-0"),
@@ -53,15 +52,6 @@ def mapping(rng, keys: list[str], base: str = "") -> bytes:
     return damaged(rng, text.encode("utf-8", "surrogatepass")) if kind == 1 else text.encode("utf-8")
 
 
-def damaged(rng, data: bytes) -> bytes:
-    """A few bytes wrong, or the end missing."""
-    changed = bytearray(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.3 else data)
-    for _ in range(rng.randint(0, 3)):
-        if changed:
-            changed[rng.randrange(len(changed))] = rng.randrange(256)
-    return bytes(changed)
-
-
 @pytest.fixture
 def folder(tmp_path):
     """The user's folder of settings, with other folders for what is kept."""
@@ -75,47 +65,42 @@ def check(about: bytes, *args: object) -> None:
     specdec(*args, seconds=seconds).assert_sound(f"{args}\n{about[:2000]!r}", seconds=seconds)
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_settings(shard, folder):
-    for rng in cases(35, f"settings {shard}"):
-        content = mapping(rng, SETTINGS)
-        (folder / "config.yaml").write_bytes(content)
-        check(content, "run", "x", "-n", 1, "-q", *rng.choice([(), ("-p", "demo")]))
+@cases(140)
+def test_settings(folder, chance):
+    content = mapping(chance, SETTINGS)
+    (folder / "config.yaml").write_bytes(content)
+    check(content, "run", "x", "-n", 1, "-q", *chance.choice([(), ("-p", "demo")]))
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_profiles(shard, folder):
-    for rng in cases(35, f"profiles {shard}"):
-        content = mapping(rng, PROFILE, rng.choice(["", "target: demo\n", "target: a/b:Q4\n"]))
-        settings = "".join(f"  {key}: {value(rng)}\n" for key in rng.sample(SETTINGS, 2))
-        content += f"settings:\n{settings}".encode() if rng.random() < 0.3 else b""
-        (folder / "profiles" / "own.yaml").write_bytes(content)
-        listed = specdec("ls")
-        listed.assert_sound(content[:2000])
-        assert listed.code == 0 and b"demo" in listed.out
-        command = rng.choice([("show", "own"), ("show", "own", "--json"), ("check", "own"), ("run", "x", "-p", "own")])
-        check(content, *command)
+@cases(140)
+def test_profiles(folder, chance):
+    content = mapping(chance, PROFILE, chance.choice(["", "target: demo\n", "target: a/b:Q4\n"]))
+    settings = "".join(f"  {key}: {value(chance)}\n" for key in chance.sample(SETTINGS, 2))
+    content += f"settings:\n{settings}".encode() if chance.random() < 0.3 else b""
+    (folder / "profiles" / "own.yaml").write_bytes(content)
+    listed = specdec("ls")
+    listed.assert_sound(content[:2000])
+    assert listed.code == 0 and b"demo" in listed.out
+    command = chance.choice([("show", "own"), ("show", "own", "--json"), ("check", "own"), ("run", "x", "-p", "own")])
+    check(content, *command)
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_suites(shard, folder):
-    for rng in cases(25, f"suites {shard}"):
-        path = folder / "suites" / f"own.{rng.choice(['yaml', 'yml', 'json', 'jsonl', 'txt'])}"
-        content = mapping(rng, ["prompts", "description", "x"], rng.choice(["", "prompts: [a, {prompt: b, id: 1}]\n"]))
-        if path.suffix.startswith(".js"):
-            entries = [
-                json.dumps(dict.fromkeys(rng.sample(ENTRY, 3), "a/b")).encode() for _ in range(rng.randint(1, 4))
-            ]
-            content = b"\n".join([*entries[1:], spoiled(rng, entries[0])])
-        path.write_bytes(content)
-        check(content, "compare", "--prompts", rng.choice([path, "own"]), "--limit", 1, "-n", 1)
-        path.unlink()
+@cases(100)
+def test_suites(folder, chance):
+    path = folder / "suites" / f"own.{chance.choice(['yaml', 'yml', 'json', 'jsonl', 'txt'])}"
+    base = chance.choice(["", "prompts: [a, {prompt: b, id: 1}]\n"])
+    content = mapping(chance, ["prompts", "description", "x"], base)
+    if path.suffix.startswith(".js"):
+        first, *more = (
+            json.dumps(dict.fromkeys(chance.sample(ENTRY, 3), "a/b")).encode() for _ in range(chance.randint(1, 4))
+        )
+        content = b"\n".join([*more, spoilt(chance, first)])
+    path.write_bytes(content)
+    check(content, "compare", "--prompts", chance.choice([path, "own"]), "--limit", 1, "-n", 1)
 
 
-@pytest.mark.parametrize("shard", range(2))
-def test_hardware(shard, folder):
-    base = "basis: derived\nverify_ms: {1: 20, 4: 23}\ndraft_ms: {1: 1, 8: 3}\n"
-    for rng in cases(20, f"hardware {shard}"):
-        content = mapping(rng, HARDWARE, rng.choice(["", base]))
-        (folder / "hardware" / "own.yaml").write_bytes(content)
-        check(content, "tune", "--what-if", "own")
+@cases(40)
+def test_hardware(folder, chance):
+    content = mapping(chance, HARDWARE, chance.choice(["", MACHINE]))
+    (folder / "hardware" / "own.yaml").write_bytes(content)
+    check(content, "tune", "--what-if", "own")

@@ -1,4 +1,4 @@
-"""Every test in this folder is marked `real`, and gets the models' files by these fixtures."""
+"""The models' files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from pathlib import Path
 import pytest
 
 from .models import QWEN, QWEN_SMALL, SMOL, RealModel
-
-
-@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.real)
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,16 @@
 """What the tests of `make fuzz` share: how many cases, from which seed, and specdec in a child that may die of them."""
 
+import functools
 import multiprocessing
 import os
-import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
+from children import command, enter
 from hostile import obeyed
 
 # Read here, not in a test: tests run without specdec's own settings.
@@ -25,27 +25,10 @@ MOST_IN_CHILDREN = 1200 << 20
 PATIENCE = 4
 """How many times longer than on a machine of its own a case may take."""
 
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["fuzzing_child"])
-os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # or the server, started now, would find nothing to import
-forkserver.ensure_running()
 
-
-def cases(count: int, name: str) -> Iterator[random.Random]:
-    """So many sources of chance, the same ones for a seed and a name, each a case's own."""
-    for i in range(max(1, round(count * SCALE))):
-        yield random.Random(f"{SEED}/{name}/{i}")
-
-
-def try_all(count: int, name: str, case: Callable[[int, random.Random], None]) -> None:
-    """Try so many cases. Those that fail are told together, so that one run finds all."""
-    told = []
-    for number, chance in enumerate(cases(count, name)):
-        try:
-            case(number, chance)
-        except AssertionError as error:
-            told.append(str(error))
-    assert not told, f"{len(told)} cases failed\n\n" + "\n\n".join(told)
+def cases(count: int) -> pytest.MarkDecorator:
+    """For a test that's tried so often, each time with another `chance`."""
+    return pytest.mark.parametrize("case", range(max(1, round(count * SCALE))))
 
 
 @dataclass(frozen=True)
@@ -67,35 +50,47 @@ class Ended:
     def text(self) -> str:
         return (self.out + self.err).decode("utf-8", "replace")
 
-    def assert_sound(self, about: object, seconds: float = 5.0, most_bytes: int = MOST_BYTES) -> None:
-        """No death by a signal, no traceback, no hang, no memory without end, nothing that a terminal obeys."""
+    @property
+    def told(self) -> str:
+        return self.err.decode("utf-8", "replace")
+
+    def assert_alive(self, about: object, seconds: float = 5.0) -> str:
+        """No death by a signal, no traceback, no hang, no memory without end. Returns the case in words."""
         case = f"{about}\nexit code {self.code} after {self.seconds:.1f} s, {self.peak >> 20} MiB\n{self.text[-3000:]}"
         assert self.code in EXIT_CODES, case
         assert "Traceback" not in self.text and "Exception ignored" not in self.text, case
-        assert self.seconds < seconds and self.peak < most_bytes and self.children < MOST_IN_CHILDREN, case
-        told = self.err.decode("utf-8", "replace")  # the answer goes to a file as it is
-        assert not obeyed(told), f"{obeyed(told)!r} in {case!r}"
+        assert self.seconds < seconds and self.peak < MOST_BYTES and self.children < MOST_IN_CHILDREN, case
+        return case
+
+    def assert_sound(self, about: object, seconds: float = 5.0) -> None:
+        """Nor anything that a terminal obeys, and an error of a few lines."""
+        case = self.assert_alive(about, seconds)
+        assert not obeyed(self.told), f"{obeyed(self.told)!r} in {case!r}"  # the answer goes to a file as it is
         if self.code not in (0, 130) and b"verdict   incompatible" not in self.out:  # a check's report says why
-            assert 1 <= told.rstrip().count("\n") <= 4, case
+            assert 1 <= self.told.rstrip().count("\n") <= 4, case
 
 
-def specdec(*args: object, seconds: float = 5.0, stdin: bytes = b"", **environment: str) -> Ended:
+def specdec(*args: object, seconds: float = 5.0, **environment: str) -> Ended:
     """Run a command in a child forked from a process that has imported everything already: some 20 ms each."""
-    from fuzzing_child import command
-
-    return in_child(command, [*map(str, args)], seconds=seconds, stdin=stdin, **environment)
+    return in_child(command, [*map(str, args)], seconds=seconds, **environment)
 
 
-def in_child(function, *args, seconds: float = 5.0, stdin: bytes = b"", **environment: str) -> Ended:
+@functools.cache
+def forking() -> multiprocessing.context.ForkServerContext:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["children"])
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # or it would find nothing to import
+    return server
+
+
+def in_child(function, *args, seconds: float = 5.0, **environment: str) -> Ended:
     """Run a function of an importable module in a child, its streams in files. It is killed when it hangs."""
-    from fuzzing_child import enter
-
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        (where / "in").write_bytes(stdin)
-        started = time.monotonic()
-        child = _server.Process(target=enter, args=(folder, {**os.environ, **environment}, function, args))
+        (where / "in").touch()
+        child = forking().Process(target=enter, args=(folder, {**os.environ, **environment}, function, args))
         child.start()
+        started = time.monotonic()
         child.join(PATIENCE * seconds + 5)
         passed = time.monotonic() - started
         if child.exitcode is None:
