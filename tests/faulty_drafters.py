@@ -5,7 +5,6 @@ import itertools
 import random
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -51,43 +50,43 @@ RAISED = {
     "long": ValueError("x" * 10**6),
 }
 
+ODD = (
+    *(None, True, 0, 5, -1, 10**9, 2**64, 10**5000, 1.5, -1.0, 1e300, float("nan"), np.int64(1), np.ones((2, 2))),
+    *("", "x", "none", b"x", "\ud800", "\x1b]52;c;eA==\x07\u202e", "x" * 10**5, [], (None,) * 4, ((1,),)),
+    *(object(), object, itertools.repeat(1)),
+)
+"""Values of any kind, for whatever a drafter returns or is."""
+
+RETURNED = {
+    "the draft": lambda draft, odd: odd,
+    "its tokens": lambda draft, odd: replace(draft, tokens=odd),
+    "a token": lambda draft, odd: replace(draft, tokens=(*draft.tokens[:-1], odd)),
+    "its source": lambda draft, odd: replace(draft, source=odd),
+    "its tree": lambda draft, odd: replace(draft, parents=odd),
+    "q": lambda draft, odd: replace(draft, q=odd),
+    "each q": lambda draft, odd: replace(draft, q=(odd,) * len(draft.tokens)),
+    "probabilities": lambda draft, odd: replace(draft, q=(Categorical(None, odd),) * len(draft.tokens)),
+    "ids": lambda draft, odd: replace(draft, q=(Categorical(odd, np.ones(1)),) * len(draft.tokens)),
+}
+
 TOKENS = {
     "numpy": lambda tokens: tuple(np.array(tokens, np.int64)),
     "an array": lambda tokens: np.array(tokens, np.int32),
-    "a list": list,
     "a generator": iter,
     "booleans": lambda tokens: (True, False)[: len(tokens)],
-    "floats": lambda tokens: tuple(map(float, tokens)),
-    "NaN": lambda tokens: (float("nan"),),
-    "texts": lambda tokens: tuple(map(str, tokens)),
-    "a text": str,
-    "None": lambda tokens: None,
-    "None inside": lambda tokens: (*tokens[:-1], None),
-    "negative": lambda tokens: (*tokens[:-1], -1),
     "beyond": lambda tokens: (*tokens[:-1], 10**6),
-    "huge": lambda tokens: (10**5000,),
     "beyond 32 bits": lambda tokens: (2**32 + tokens[0],),
-    "beyond 64 bits": lambda tokens: (2**64,),
     "too many": lambda tokens: tokens * 50,
-    "without end": lambda tokens: itertools.repeat(1),
-    "nested": lambda tokens: (tokens,),
     "wrong": lambda tokens: tuple(token + 1 for token in tokens),
 }
 
 DRAFTS = {
-    "None": lambda draft: None,
-    "a tuple": lambda draft: draft.tokens,
     "a look-alike": lambda draft: SimpleNamespace(tokens=draft.tokens, q=None, parents=None, row_observer=None),
-    "a class": lambda draft: Draft,
-    **{
-        f"source {source!r:.20}": partial(replace, source=source)
-        for source in (None, 5, b"x", "", "model", "none", "\x1b]52;c;eA==\x07", "x" * 10**5, "\ud800", object())
-    },
+    "from another": lambda draft: replace(draft, source="model"),
     **{
         f"tree {parents!r:.20}": lambda draft, parents=parents: replace(draft, parents=parents)
-        for parents in ((), (0,), (-1,), (-1, -1, -1, -1), (-1, 2, 1, 0), (-2, 0, 1, 2), (-1.0, 0, 1, 2), (None,) * 4)
+        for parents in ((), (0,), (-1,), (-1, -1, -1, -1), (-1, 2, 1, 0), (-2, 0, 1, 2), (-1.0, 0, 1, 2))
     },
-    "tree without end": lambda draft: replace(draft, parents=itertools.repeat(-1)),
     "tree of numpy": lambda draft: replace(draft, parents=np.arange(-1, len(draft.tokens) - 1)),
 }
 
@@ -104,17 +103,10 @@ Q = {
     "one-hot": lambda token: Categorical(None, one_hot(token)),
     "sparse": lambda token: Categorical(np.array([token]), np.ones(1)),
     "of unsigned ids": lambda token: Categorical(np.array([token], np.uint16), np.ones(1)),
-    "None": lambda token: None,
-    "a text": lambda token: "q",
     "lists": lambda token: Categorical([token], [1.0]),
     "whole numbers": lambda token: Categorical(None, one_hot(token, np.int64)),
-    "complex": lambda token: Categorical(None, one_hot(token, np.complex128)),
-    "texts": lambda token: Categorical(None, np.array(["1"])),
     "empty": lambda token: Categorical(np.array([], np.int64), np.array([])),
-    "flat": lambda token: Categorical(None, np.ones((2, 2))),
-    "a number": lambda token: Categorical(None, np.float64(1)),
     "NaN": lambda token: Categorical(None, np.full(N, np.nan)),
-    "infinite": lambda token: Categorical(None, np.full(N, np.inf)),
     "too large": lambda token: Categorical(None, np.full(N, 1e308)),
     "too little": lambda token: Categorical(None, one_hot(token) / 2),
     "negative": lambda token: Categorical(None, 2 * one_hot(token) - one_hot(token + 1)),
@@ -126,15 +118,8 @@ Q = {
     "more ids": lambda token: Categorical(np.array([token, token + 1]), np.ones(1)),
 }
 
-STARTED = {
-    **{repr(value): value for value in (None, 0, -1, 10**9, "x", 1.5, float("nan"), np.int64(1), b"", [])},
-    "huge": 10**5000,
-}
-
 WRITES = {
     "append": lambda text: text.append(1),
-    "clear": lambda text: text.clear(),
-    "reverse": lambda text: text.reverse(),
     "the last": lambda text: text.__setitem__(-1, 1),
     "+=": lambda text: text.__iadd__([1, 2]),
     "delete": lambda text: text.__delitem__(0),
@@ -179,20 +164,9 @@ ROWS = {
     "all": lambda rows: list(zip(range(10**6), rows, strict=False)),
     "out of range": lambda rows: rows[10**6],
     "assigned": lambda rows: rows.__setitem__(0, 1),
-    "deleted": lambda rows: rows.__delitem__(0),
 }
 
-ATTRIBUTES = {
-    "name": ("\x1b]52;c;eA==\x07", None, 5),
-    "needs_model": (1, None, "yes", np.True_),
-    "needs": (None, 5, "\x1b[2J"),
-    "helps": (b"x", "\u202e"),
-    "token_s": (None, "x", float("nan"), -1.0, np.float64(1e-6), 1e300),
-    "form": (None, "grown"),
-    "nested_only": (1, "no"),
-    "create": (None, 5, object),
-    "guess": (None, 5),
-}
+ATTRIBUTES = ("name", "needs_model", "needs", "helps", "token_s", "form", "nested_only", "create", "guess")
 
 
 @dataclass
@@ -210,36 +184,36 @@ class Fault:
 
 def fault(chance: random.Random) -> Fault:
     """One word of the grammar."""
-    kind = chance.choice(("raised", "tokens", "draft", "q", "started", "written", "made", "policy", "rows", "class"))
-    after = chance.choice((0, 0, 1, 3))
+    words = {"tokens": TOKENS, "draft": DRAFTS, "q": Q, "made": MADE_OF, "policy": POLICY, "rows": ROWS}
+    kind = chance.choice((*words, "raised", "returned", "started", "written", "class"))
+    after, number = chance.choice((0, 0, 1, 3)), chance.randrange(len(ODD))
+    odd, drafts = ODD[number], "guess" if chance.random() < 0.2 else "propose"
     if kind == "raised":
         where = chance.choice(("load", "create", "start", "propose", "propose", "observe", "rows", "guess", "forget"))
         name = chance.choice([*RAISED])
         return Fault(f"raises {name} in {where}", where, raising(RAISED[name]), after=after)
     if kind == "class":
-        name = chance.choice([*ATTRIBUTES])
-        value = chance.choice(ATTRIBUTES[name])
-        return Fault(f"{name} is {value!r}", "load", lambda made: set_to(made, name, value))
+        name = chance.choice(ATTRIBUTES)
+        return Fault(f"its {name} is odd value {number}", "load", lambda made: set_to(made, name, odd))
     if kind == "started":
-        name = chance.choice([*STARTED])
-        return Fault(f"start returns {name}", "start", lambda _: STARTED[name], instead=True)
+        return Fault(f"start returns odd value {number}", "start", lambda _: odd, instead=True)
+    if kind == "returned":
+        name = chance.choice([*RETURNED])
+        act = RETURNED[name]
+        return Fault(f"{name} is odd value {number} in {drafts}", drafts, lambda draft: act(draft, odd), True, after)
     if kind == "written":
         where, place = chance.choice((("start", 0), ("propose", 0), ("guess", 0), ("guess", 1)))
         name = chance.choice([*WRITES])
         return Fault(f"{name} in {where}", where, lambda *given: WRITES[name](given[place]), after=after)
-    words = {"tokens": TOKENS, "draft": DRAFTS, "q": Q, "made": MADE_OF, "policy": POLICY, "rows": ROWS}[kind]
-    name = chance.choice([*words])
-    act = words[name]
+    name = chance.choice([*words[kind]])
+    act = words[kind][name]
     acts = {
         "tokens": lambda draft: replace(draft, tokens=act(draft.tokens)),
         "q": lambda draft: replace(draft, q=tuple(map(act, draft.tokens))),
         "policy": lambda *given: act(given[-1]),
     }
-    instead = kind in ("tokens", "draft", "q")
-    where = {"made": "create", "rows": "rows"}.get(kind, "propose")
-    if instead and chance.random() < 0.2:
-        where = "guess"
-    return Fault(f"{kind}: {name} in {where}", where, acts.get(kind, act), instead, after)
+    where = {"made": "create", "rows": "rows", "policy": "propose"}.get(kind, drafts)
+    return Fault(f"{kind}: {name} in {where}", where, acts.get(kind, act), kind in ("tokens", "draft", "q"), after)
 
 
 def drafter(own: list[int], prompt: int, fault: Fault, needs_model: bool = False) -> type:
