@@ -1,4 +1,6 @@
-"""Answers of real models are the target's own: every difference is proved to be rounding, and mistakes are not."""
+"""Answers of real models are the target's own: every difference is proved to be rounding, and mistakes are not. With
+`--bitwise` there is none.
+"""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -93,6 +95,36 @@ def test_answers_are_the_targets_own(target, draft, prompts, ways, rule, threads
     with capsys.disabled():
         print(f"\n  {target}, {rule or 'greedy'}: {dict(found)}", end="")
     assert found["identical"] > found["rounding"] or target.startswith("qwen")
+
+
+LONG = PROMPTS[1] * 12
+"""More than 256 tokens: beyond, two threads read a single token in another way than several."""
+WIDE = [*every_way(["model", "ngram"], (1, 4, 8, "auto")), {"drafter": "ngram+model", "draft_tokens": "auto"}]
+FEW = [{"drafter": "model", "draft_tokens": 8}, {"drafter": "ngram", "draft_tokens": "auto"}]
+RULES = [{**way, "accept": rule} for rule in ("coupled", "match") for way in every_way(["model"], (4, "auto"))]
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "prompts", "ways", "threads", "temperature"),
+    [
+        *(("smol", "smol", (PROMPTS[0], LONG), WIDE, threads, 0) for threads in (1, 2)),
+        *(("smol", "smol", (LONG * 3,), FEW, threads, 0) for threads in (1, 2)),
+        ("smol", "smol", PROMPTS[:1], RULES, 2, 0.8),
+        # Its passes agree up to three tokens only: longer drafts are read in pieces.
+        ("qwen_small", None, (LONG,), every_way(["ngram"], (2, 8, "auto")), 1, 0),
+        ("qwen", "qwen_small", PROMPTS[:1], every_way(["model"], (2, 8, "auto")), 1, 0),
+    ],
+)
+def test_with_bitwise_they_are_identical_without_exception(target, draft, prompts, ways, threads, temperature, request):
+    models = [request.getfixturevalue(name) if name else None for name in (target, draft)]
+    options = {"temperature": temperature, **({"accept": "coupled"} if temperature else {})}
+    with opened(*models, prompts, ways, threads, bitwise=True, **options) as (session, texts):
+        for seed, prompt in enumerate(texts):
+            for way in ways:
+                settings = replace(session.settings, **way)
+                own, mine = (transcript(session, prompt, seed, each) for each in (settings.alone(), settings))
+                assert mine.tokens == own.tokens, (way, threads, str(session.costs.agreement))
+        assert session.costs.agreement.widest > session.costs.agreement.reference
 
 
 # Negative controls: each mistake must come out as one, on real models too, whatever they round.

@@ -22,23 +22,26 @@ def prompt(tmp_path):
     return path
 
 
+def answered(prompt, target, *options):
+    args = ("-f", prompt, "--raw", "-m", target, "-n", 48, "-c", 4096, "--json", *options)
+    done = specdec("run", *args, timeout=240)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
 @pytest.mark.parametrize("name", ["smol", "qwen_small"])
 def test_a_long_prompt_is_answered(name, prompt, request):
-    args = ("-f", prompt, "--raw", "-m", request.getfixturevalue(name), "--drafter", "ngram", "-k", 6, "-n", 48)
-    done = specdec("run", *args, "-c", 4096, "--json", timeout=240)
-    assert done.returncode == 0, done.stderr.decode()
-    found = json.loads(done.stdout)
+    found = answered(prompt, request.getfixturevalue(name), "--drafter", "ngram", "-k", 6)
     assert 2900 < found["prompt_tokens"] < 3300
     assert found["finish_reason"] == "length" and found["completion_tokens"] == 48
     assert found["text"].startswith("(width: float, height: float) -> float:\n")
     assert found["stats"]["accepted"] > 24  # it has all been there before
 
 
-def test_a_draft_with_a_short_memory_goes_on(prompt, request):
+def test_a_draft_with_a_short_memory_goes_on(prompt, smol):
     """It repeats lines of a text of which it holds the twelfth part."""
-    args = ("-f", prompt, "--raw", "-m", request.getfixturevalue("smol"), "-n", 48, "-c", 4096, "-t", 1, "--json")
-    alone = json.loads(specdec("run", *args, "--drafter", "none", timeout=240).stdout)
-    draft = ("-md", request.getfixturevalue("smol"), "--drafter", "model", "-k", 4, "--draft-window", 256)
-    found = json.loads(specdec("run", *args, *draft, timeout=240).stdout)
+    alone = answered(prompt, smol, "-t", 1, "--drafter", "none")
+    draft = ("-md", smol, "--drafter", "model", "-k", 4, "--draft-window", 256)
+    found = answered(prompt, smol, "-t", 1, *draft)
     assert found["tokens"] == alone["tokens"]
     assert found["stats"]["accepted"] > 24 and not [note for note in found["notes"] if "failed" in note]

@@ -21,7 +21,6 @@ from specdec_cli.weights import prompt
 DEFAULT_SYSTEM = {
     "smol": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
     "qwen_small": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-    "qwen": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
 }
 END = {"smol": 2, "qwen_small": 151645}
 """The token <|im_end|>."""
@@ -48,18 +47,10 @@ def model(path):
         yield model
 
 
-@pytest.mark.parametrize("name", DEFAULT_SYSTEM)
-def test_the_rendered_prompt(name, path):
-    header = read_header(path)
-    user = {"role": "user", "content": QUESTION}
-    assert chat.render(header, [user]) == chat_ml(DEFAULT_SYSTEM[name], QUESTION)
-    mine = [{"role": "system", "content": "Be brief."}, user]
-    assert chat.render(header, mine) == chat_ml("Be brief.", QUESTION)
-
-
-def test_the_prompts_tokens(name, path, model):
+def test_the_prompt(name, path, model):
     """The template's marks are single tokens, none is doubled, and --raw has none of them."""
     header, start = read_header(path), END[name] - 1
+    assert chat.render(header, [{"role": "user", "content": QUESTION}]) == chat_ml(DEFAULT_SYSTEM[name], QUESTION)
     read = prompt.tokenize(QUESTION, model, header, "Be brief.")
     tokens = read.tokens
     assert tokens == model.tokenize(chat_ml("Be brief.", QUESTION), add_bos=False) and read.notes == ()

@@ -1,13 +1,49 @@
-"""benchmarks/gpu: curves as a file for profiles/hardware, and the report with its bars."""
+"""benchmarks/gpu: what's packed for another machine; its curves as a file for profiles/hardware; the report's bars."""
 
+import io
 import json
+import tarfile
 
 import curves
+import pack
 import pytest
 import report
 from results import CellFigures, Figures, Machine, Ratio, Results, save
 
 from specdec_cli.measure import hardware
+
+LLAMA = "vendor/llama.cpp/"
+LONG = LLAMA + "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_16-ncols2_1-and-longer-yet.cu"
+ADDED = "add_subdirectory(server)\n  add_subdirectory(${backend})\n"
+KEPT = {"llama_cpp/llama_cpp.py": "bindings", LLAMA + "tools/server/main.cpp": "int main() {}", LONG: "kernel"}
+LEFT_OUT = {
+    LLAMA + "media/matmul.png": "a picture",
+    LLAMA + "tools/quantize/main.cpp": "int main() {}",
+    "docs/index.md": "text",
+}
+
+
+@pytest.mark.slow
+def test_the_slim_package_builds_only_what_it_holds(tmp_path):
+    """Folders that were left out are added by no CMakeLists.txt, and names over 100 characters stay whole."""
+    tools = f"if (A)\n    add_subdirectory(quantize)\nendif()\n{ADDED}"
+    with tarfile.open(tmp_path / "sdist.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as package:
+        for name, text in {**KEPT, **LEFT_OUT, LLAMA + "tools/CMakeLists.txt": tools}.items():
+            entry = tarfile.TarInfo(f"llama_cpp_python-9.9/{name}")
+            entry.size, entry.mode = len(text), 0o644
+            package.addfile(entry, io.BytesIO(text.encode()))
+    pack.slim(tmp_path / "sdist.tar.gz", tmp_path / "slim.tar.xz")
+    with tarfile.open(tmp_path / "slim.tar.xz") as slim:
+        found = {member.name: slim.extractfile(member).read().decode() for member in slim}
+    assert found == {**KEPT, LLAMA + "tools/CMakeLists.txt": f"if (A)\nendif()\n{ADDED}"}
+
+
+@pytest.mark.slow
+def test_what_the_other_machine_has_is_not_needed():
+    everything = pack.needed(set())
+    assert any(text.startswith("numpy") for text in everything)
+    assert not any(text.startswith("llama") for text in everything)
+    assert not any(text.startswith("numpy") for text in pack.needed({"numpy"}))
 
 
 def a_curve(model, context, ms):
