@@ -167,7 +167,7 @@ def hub():
     from hub_pairs import publish
     from hub_server import HubServer
 
-    with HubServer(cdn_host="localhost") as hub:
+    with HubServer() as hub:
         yield publish(hub)
 
 

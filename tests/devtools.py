@@ -128,10 +128,10 @@ class Tab:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str, shift: bool = False) -> None:
+    def press(self, key: str) -> None:
         code, number = _KEYS[key]
         text = {"text": {"Enter": "\r"}.get(key, key)} if key in (" ", "Enter") else {}
-        same = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": 8 * shift}
+        same = {"key": key, "code": code, "windowsVirtualKeyCode": number}
         self.call("Input.dispatchKeyEvent", type="keyDown", **same, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **same)
 

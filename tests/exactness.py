@@ -169,9 +169,9 @@ class Doubles(Table):
         return super()._made(key).astype(np.float64)
 
 
-def pair(seed, share=0.4, n_vocab=V, scale=2.0):
+def pair(seed, share=0.4, n_vocab=V):
     """Scripted logits of a target and of a draft model that resembles it."""
-    target, noise = (Doubles(n_vocab, each, scale=scale) for each in (seed, seed + 1))
+    target, noise = (Doubles(n_vocab, each) for each in (seed, seed + 1))
     return target, target.mixed(noise, share)
 
 
@@ -238,9 +238,9 @@ class Whims(FixedLength):
         return 0.2 + zlib.crc32(repr((rank, confidence)).encode()) % 97 / 160
 
 
-def tree_step(width, rule, policy, sampling=PLAIN, seed=11, share=0.4, drafter_class=ModelDrafter, scale=2.0):
+def tree_step(width, rule, policy, sampling=PLAIN, seed=11, share=0.4, drafter_class=ModelDrafter):
     """`compared`, with a tree of a model that resembles the target of that seed."""
-    target, draft = pair(seed, share, 4, scale)
+    target, draft = pair(seed, share, 4)
     prompts = [(1, token) for token in range(4)]
     return compared(target, with_a_model(draft, rule, width, drafter_class), policy, sampling, rule, prompts)
 

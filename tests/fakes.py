@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from specdec_cli import drafters
-from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import RULES, sampler_of
@@ -72,8 +71,8 @@ class Counting:
 class Recurring(Counting):
     """Logits that say one phrase of so many tokens again and again."""
 
-    def __init__(self, length: int, n_vocab: int = 100) -> None:
-        super().__init__(n_vocab)
+    def __init__(self, length: int) -> None:
+        super().__init__(100)
         self._length = length
 
     def row(self, context: Sequence[int]) -> np.ndarray:
@@ -83,8 +82,10 @@ class Recurring(Counting):
 class FakeTarget:
     """A `Target` over a table; `passes` records how many rows each forward pass was asked for."""
 
-    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_draft: int = 64, max_branches: int = 64) -> None:
-        self.n_ctx, self.n_vocab, self.max_draft, self.max_branches = n_ctx, table.n_vocab, max_draft, max_branches
+    max_draft = 64
+
+    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_branches: int = 64) -> None:
+        self.n_ctx, self.n_vocab, self.max_branches = n_ctx, table.n_vocab, max_branches
         self.reused = 0
         self._table = table
         self._cache: list[int] = []
@@ -212,9 +213,8 @@ class ScriptedDrafter:
 
     name = "scripted"
 
-    def __init__(self, drafts: Iterable[Sequence[int]], q: Callable[[int], Categorical] | None = None) -> None:
+    def __init__(self, drafts: Iterable[Sequence[int]]) -> None:
         self._drafts = iter(drafts)
-        self._q = q
         self.observed: list[Step] = []
 
     def start(self, prompt: Sequence[int]) -> int:
@@ -222,10 +222,7 @@ class ScriptedDrafter:
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         tokens = tuple(next(self._drafts, ()))[:budget]
-        if not tokens:
-            return NO_DRAFT
-        q = tuple(self._q(token) for token in tokens) if self._q else None
-        return Draft(tokens, q, self.name)
+        return Draft(tokens, None, self.name) if tokens else NO_DRAFT
 
     def observe(self, step: Step) -> None:
         self.observed.append(step)

@@ -75,8 +75,8 @@ def header(
     return b"GGUF" + struct.pack("<IQQ", version, *counts) + b"".join([*keys, *tensors])
 
 
-def padded(head: bytes, data: bytes = b"", alignment: int = 32) -> bytes:
-    return head + b"\0" * (-len(head) % alignment) + data
+def padded(head: bytes, data: bytes = b"") -> bytes:
+    return head + b"\0" * (-len(head) % 32) + data
 
 
 TYPE = gguf.GGUFValueType
@@ -152,37 +152,19 @@ def with_token(source: Path, destination: Path, token: int, new: bytes) -> Path:
     """A copy of a model in which one token has another text of the same length."""
     raw, where = opened(source)
     at = place_of_token(raw, where, token)
-    return _replaced(raw, at, struct.unpack_from("<Q", raw, at - 8)[0], new, destination)
+    assert struct.unpack_from("<Q", raw, at - 8)[0] == len(new)
+    raw[at : at + len(new)] = new
+    destination.write_bytes(raw)
+    return destination
 
 
 def place_of_token(raw: bytes, where: Layout, token: int) -> int:
     """Where a token's text lies."""
-    at = _value(raw, where, "tokenizer.ggml.tokens").start + 12
+    begin = text("tokenizer.ggml.tokens")
+    (at,) = (row.start + len(begin) + 16 for row in where.keys if raw[row.start : row.start + len(begin)] == begin)
     for _ in range(token):
         at += 8 + struct.unpack_from("<Q", raw, at)[0]
     return at + 8
-
-
-def with_value(source: Path, destination: Path, name: str, value: bytes) -> Path:
-    """A copy of a model in which one scalar of its metadata is another of the same type."""
-    raw, where = opened(source)
-    old = _value(raw, where, name)
-    at = old.start + 8 * (struct.unpack_from("<I", raw, old.start - 4)[0] == STRING)
-    return _replaced(raw, at, old.stop - at, value, destination)
-
-
-def _value(raw: bytes, where: Layout, name: str) -> slice:
-    """A key's value, before which its type lies."""
-    begin = text(name)
-    (found,) = (row for row in where.keys if raw[row.start : row.start + len(begin)] == begin)
-    return slice(found.start + len(begin) + 4, found.stop)
-
-
-def _replaced(raw: bytearray, at: int, size: int, new: bytes, destination: Path) -> Path:
-    assert size == len(new)
-    raw[at : at + size] = new
-    destination.write_bytes(raw)
-    return destination
 
 
 def split(source: Path, folder: Path, max_tensors: int, small_first: bool = False) -> list[Path]:

@@ -343,7 +343,7 @@ class HostileHub(HubServer):
     """A Hub in one mode at a time."""
 
     def __init__(self) -> None:
-        super().__init__(cdn_host="localhost")
+        super().__init__()
         self.RequestHandlerClass = HostileHandler
         self.set_mode(Mode({}, 0, 0))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,11 +14,10 @@ from typing import Any
 
 import ggufs
 import pytest
-from driver import DRAFT, TARGET, assert_refused, specdec, start
+from driver import DRAFT, TARGET, assert_refused, call, specdec, start
+from gguf_models import Model
 from hub_server import HubServer, Repo, Request
-from typer.testing import CliRunner
 
-from specdec_cli.cli.app import app
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import profiles, references
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel, resolve
@@ -55,26 +53,19 @@ def publish_family(hub: HubServer, target: str, folder: Path) -> None:
     """A target that calls itself a Qwen2.5 and, of the four drafts for it in the table: one as large as the bundled
     one, one smaller, one that does not fit; the fourth is missing.
     """
-    draft = _as_qwen(DRAFT.read_bytes())
-    hub.add(target, {BIG_FILE: _as_qwen(TARGET.read_bytes())})
-    hub.add(FAR.partition(":")[0], {"Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf": draft})
-    hub.add(NEAR.partition(":")[0], {"Qwen2.5-0.5B-Instruct-Q4_K_M.gguf": _with_fewer_tensors(draft, 6)})
-    unfit = _as_qwen(with_other_words(folder).read_bytes())
+    hub.add(target, {BIG_FILE: _as_qwen(TARGET)})
+    hub.add(FAR.partition(":")[0], {"Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf": _as_qwen(DRAFT)})
+    hub.add(NEAR.partition(":")[0], {"Qwen2.5-0.5B-Instruct-Q4_K_M.gguf": _as_qwen(DRAFT, n_tensors=6)})
+    unfit = _as_qwen(with_other_words(folder))
     hub.add("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", {"qwen2.5-coder-0.5b-instruct-q8_0.gguf": unfit})
 
 
-def _as_qwen(model: bytes) -> bytes:
-    for name, old in (("general.architecture", "llama"), ("tokenizer.ggml.pre", "gpt-2")):
-        was, now = (ggufs.key(name, ggufs.STRING, ggufs.text(value)) for value in (old, "qwen2"))
-        assert was in model
-        model = model.replace(was, now)
-    return model
-
-
-def _with_fewer_tensors(model: bytes, count: int) -> bytes:
-    found = ggufs.layout(model)
-    head = model[:8] + struct.pack("<Q", count) + model[16 : found.tensors[count].start]
-    return ggufs.padded(head, model[-(-found.end // 32) * 32 :])
+def _as_qwen(path: Path, n_tensors: int | None = None) -> bytes:
+    model = Model(path.read_bytes())
+    model.rename("qwen2")
+    model.set("tokenizer.ggml.pre", ggufs.STRING, "qwen2")
+    model.tensors = model.tensors[:n_tensors]
+    return model.raw()
 
 
 def own_profile(name: str, text: str) -> Path:
@@ -93,7 +84,11 @@ def with_other_words(folder: Path) -> Path:
 
 def with_other_tokenizer(folder: Path) -> Path:
     """The same, and nobody knows what its tokens stand for."""
-    return ggufs.with_value(with_other_words(folder), folder / "foreign.gguf", "tokenizer.ggml.model", b"bert")
+    path = with_other_words(folder)
+    model = Model(path.read_bytes())
+    model.set("tokenizer.ggml.model", ggufs.STRING, "bert")
+    path.write_bytes(model.raw())
+    return path
 
 
 def environment(hub: HubServer, folder: Path, **more: str) -> dict[str, str]:
@@ -154,7 +149,7 @@ def planned() -> tuple[RemoteModel, RemoteFile]:
 
 
 def pull_here(*args: object) -> Any:
-    return CliRunner().invoke(app, ["pull", *map(str, args), "--json"])
+    return call("pull", *args, "--json")
 
 
 def pulled_here(*args: object) -> dict[str, Any]:

@@ -139,12 +139,10 @@ class HubServer(ThreadingHTTPServer):
 
     request_queue_size = 64
 
-    def __init__(self, token: str = "hf_good", cdn_host: str | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
-        self.token = token
-        self.cdn_host = cdn_host
-        """Another name of this machine, such as localhost: redirects then lead to another host, as the real ones do."""
+        self.token = "hf_good"
         self.ranges = True
         self.repos: dict[str, Repo] = {}
         self.granted: set[str] = set()
@@ -176,20 +174,20 @@ class HubServer(ThreadingHTTPServer):
         """Close after so many bytes of the body. A reset (RST, not FIN) may overtake bytes that are under way."""
         self.faults.append(Fault("cut", match, times, reset, after))
 
-    def stall(self, match: Match, seconds: float, after: int | None = None, times: float = 1) -> None:
+    def stall(self, match: Match, seconds: float, after: int | None = None) -> None:
         """Pause after so many bytes of the body; if that is None, before any answer (then to a HEAD too)."""
-        self.faults.append(Fault("delay" if after is None else "stall", match, times, seconds, after or 0))
+        self.faults.append(Fault("delay" if after is None else "stall", match, 1, seconds, after or 0))
 
-    def alter(self, match: Match, at: int = -1, times: float = 1) -> None:
+    def alter(self, match: Match, at: int = -1) -> None:
         """Flip one bit in the body's byte `at`, counted from the end if negative."""
-        self.faults.append(Fault("alter", match, times, after=at))
+        self.faults.append(Fault("alter", match, 1, after=at))
 
     def truncate(self, match: Match, by: int = 1, times: float = 1) -> None:
         """Send fewer bytes, in an answer whose own headers agree with that."""
         self.faults.append(Fault("truncate", match, times, by))
 
-    def slow(self, match: Match, bytes_per_s: float, times: float = math.inf) -> None:
-        self.faults.append(Fault("slow", match, times, bytes_per_s))
+    def slow(self, match: Match, bytes_per_s: float) -> None:
+        self.faults.append(Fault("slow", match, math.inf, bytes_per_s))
 
     def take(self, line: str, *kinds: str) -> dict[str, Fault]:
         """The first fault of each kind that strikes a request."""
@@ -313,13 +311,12 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
         if not file.pointer:
             return self.content(name, commit, path, file)
-        host = f"http://{self.hub.cdn_host}:{self.hub.server_port}" if self.hub.cdn_host else ""
+        host = f"http://localhost:{self.hub.server_port}"  # another one than 127.0.0.1, as the real Hub's contents are
         location = f"{host}/cdn/{file.sha256}/{name}/{commit}/{quote(path)}"
         linked = {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(file.size), "ETag": f'"{file.oid}"'}
         return self.reply(b"", slice(0), 302, {"Location": location, "X-Repo-Commit": commit} | linked)
 
     def content(self, name: str, commit: str, path: str, file: File) -> None:
-        # After a redirect within one host, huggingface_hub wants the metadata at its end: there too goes the commit.
         headers = {"X-Repo-Commit": commit, "ETag": f'"{file.sha256 if file.pointer else file.oid}"'}
         asked = RANGE.fullmatch(self.headers.get("Range", "")) if self.hub.ranges and self.command == "GET" else None
         first, last = asked.groups() if asked else ("0", "")

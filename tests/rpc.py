@@ -148,13 +148,7 @@ COMMANDS = (
 )
 """ggml's, in its order."""
 SILENT = {
-    "free_buffer",
-    "buffer_clear",
-    "memset_tensor",
-    "set_tensor",
-    "init_tensor",
-    "graph_compute",
-    "graph_recompute",
+    *("free_buffer", "buffer_clear", "memset_tensor", "set_tensor", "init_tensor", "graph_compute", "graph_recompute")
 }
 """Those without a reply."""
 

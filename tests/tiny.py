@@ -6,7 +6,7 @@ Which settings and tensors an architecture needs stands in llama.cpp's src/model
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gguf
@@ -53,15 +53,13 @@ def write(
     return path
 
 
-def write_reduced(
-    path: Path, seed: int = 0, noise: float = 0.0, ids: Sequence[int] | None = None, n_ctx: int = N_CTX
-) -> Path:
+def write_reduced(path: Path, ids: Sequence[int] | None = None) -> Path:
     """Write a draft with the tokens `ids` of the tiny models: what `write` makes of a llama, less the others. Each of
     those is read as the next that it has. ids: by default REDUCED.
     """
     kept = np.array(REDUCED if ids is None else ids)
-    model = _Model(path, "llama", seed, noise, words=True, kept=kept)
-    model.set("context_length", n_ctx)
+    model = _Model(path, "llama", 0, 0.0, words=True, kept=kept)
+    model.set("context_length", N_CTX)
     _llama(model)
     model.close()
     return path
@@ -103,15 +101,14 @@ REDUCED = tuple(token for token in range(N_VOCAB) if token % 5 or not token)
 
 
 class _Model:
-    """A GGUF file in the making: settings get the architecture's prefix, tensors their random values."""
+    """A GGUF file in the making: settings get the architecture's prefix, tensors their layer's and random values."""
 
     def __init__(
         self, path: Path, architecture: str, seed: int, noise: float, words: bool, kept: np.ndarray | None = None
     ) -> None:
         self.writer = gguf.GGUFWriter(path, architecture)
-        self._architecture = architecture
-        self._rng = np.random.default_rng([seed, 0])
-        self._other = np.random.default_rng([seed, 1])
+        self._architecture, self._prefix = architecture, ""
+        self._rng, self._other = (np.random.default_rng([seed, part]) for part in (0, 1))
         self._noise = noise
         if kept is None:
             add_tokenizer(self.writer)
@@ -144,10 +141,27 @@ class _Model:
         else:
             self.writer.add_array(key, list(value))
 
-    def layers(self, count: int, feed_forward: int | Sequence[int] = FEED_FORWARD, heads: int = HEADS) -> None:
+    def layers(
+        self,
+        count: int,
+        feed_forward: int | Sequence[int] = FEED_FORWARD,
+        heads: int = HEADS,
+        norm: str = "output_norm",
+    ) -> None:
+        """What is said of so many layers, and the norm after them."""
         self.set("block_count", count)
         self.set("feed_forward_length", feed_forward)
         self.set("attention.head_count", heads)
+        if heads and self._architecture != "olmo2":  # the model that a test adds it to
+            self.set("rope.dimension_count", WIDTH // HEADS)
+        self.norm(norm)
+
+    def each(self, layers: int, first: int = 0) -> Iterator[int]:
+        """The layers' numbers: meanwhile, tensors are those of a layer."""
+        for layer in range(first, layers):
+            self._prefix = f"blk.{layer}."
+            yield layer
+        self._prefix = ""
 
     def ssm(self, rank: int, inner: int = INNER, groups: int = 0) -> None:
         """Settings of recurrent layers."""
@@ -158,10 +172,10 @@ class _Model:
     def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0, experts: int = 0) -> None:
         """A linear map that keeps the scale of its input, times `gain`; of experts, so many."""
         shape = (experts, outputs, inputs) if experts else (outputs, inputs)
-        self._add(name, self._normal(*shape) * (gain / inputs**0.5))
+        self._add(f"{name}.weight", self._normal(*shape) * (gain / inputs**0.5))
 
     def norm(self, name: str, *shape: int) -> None:
-        self._add(name, 1 + 0.1 * self._normal(*shape))
+        self._add(f"{name}.weight", 1 + 0.1 * self._normal(*(shape or (WIDTH,))))
 
     def bias(self, name: str, *shape: int) -> None:
         self._add(name, 0.5 * self._normal(*shape))
@@ -170,28 +184,33 @@ class _Model:
         """Negative rates of forgetting."""
         self._add(name, -np.exp(self._normal(*shape) - 1))
 
-    def attention(self, layer: int, q_gain: int = 1, head_norms: bool = False) -> None:
-        name = f"blk.{layer}.attn"
-        for part, width in (("q", WIDTH * q_gain), ("k", WIDTH), ("v", WIDTH), ("output", WIDTH)):
-            self.matrix(f"{name}_{part}.weight", WIDTH, width, gain=2)
+    def attention(self, q_gain: int = 1, head_norms: bool = False, inputs: int = WIDTH) -> None:
+        for part, outputs in (("q", WIDTH * q_gain), ("k", WIDTH), ("v", WIDTH)):
+            self.matrix(f"attn_{part}", inputs, outputs, gain=2)
+        self.matrix("attn_output", WIDTH, WIDTH, gain=2)
         if head_norms:
-            self.norm(f"{name}_q_norm.weight", WIDTH // HEADS)
-            self.norm(f"{name}_k_norm.weight", WIDTH // HEADS)
+            self.norm("attn_q_norm", WIDTH // HEADS)
+            self.norm("attn_k_norm", WIDTH // HEADS)
 
-    def feed_forward(self, layer: int, gated: bool = True) -> None:
+    def feed_forward(self, gated: bool = True) -> None:
         if gated:
-            self.matrix(f"blk.{layer}.ffn_gate.weight", WIDTH, FEED_FORWARD)
-        self.matrix(f"blk.{layer}.ffn_up.weight", WIDTH, FEED_FORWARD)
-        self.matrix(f"blk.{layer}.ffn_down.weight", FEED_FORWARD, WIDTH)
+            self.matrix("ffn_gate", WIDTH, FEED_FORWARD)
+        self.matrix("ffn_up", WIDTH, FEED_FORWARD)
+        self.matrix("ffn_down", FEED_FORWARD, WIDTH)
+
+    def usual_layer(self, second_norm: str = "ffn_norm", head_norms: bool = False) -> None:
+        self.norm("attn_norm")
+        self.attention(head_norms=head_norms)
+        self.norm(second_norm)
+        self.feed_forward()
 
     def prediction(self, layers: int, count: int) -> None:
         """What the `count` layers after the first `layers` need to predict one token more."""
         self.set("nextn_predict_layers", count)
-        for layer in range(layers, layers + count):
-            name = f"blk.{layer}.nextn"
-            self.matrix(f"{name}.eh_proj.weight", 2 * WIDTH, WIDTH)
+        for _ in self.each(layers + count, first=layers):
+            self.matrix("nextn.eh_proj", 2 * WIDTH, WIDTH)
             for norm in ("enorm", "hnorm", "shared_head_norm"):
-                self.norm(f"{name}.{norm}.weight", WIDTH)
+                self.norm(f"nextn.{norm}")
 
     def close(self) -> None:
         finish(self.writer)
@@ -201,18 +220,13 @@ class _Model:
         return own * (1 - self._noise) + other * self._noise
 
     def _add(self, name: str, values: np.ndarray) -> None:
-        self.writer.add_tensor(name, values.astype(np.float32))
+        self.writer.add_tensor(self._prefix + name, values.astype(np.float32))
 
 
 def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
     model.layers(layers)
-    model.set("rope.dimension_count", WIDTH // HEADS)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(layers):
-        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
-        model.attention(layer, head_norms=head_norms)
-        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
-        model.feed_forward(layer)
+    for _ in model.each(layers):
+        model.usual_layer(head_norms=head_norms)
 
 
 def _llama_flat(model: _Model) -> None:
@@ -228,51 +242,46 @@ def _olmo2_window(model: _Model) -> None:
     """Three layers that see the last 24 tokens, and one that sees all."""
     model.layers(4)
     model.set("attention.sliding_window", 24)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(4):
-        model.attention(layer)
+    for _ in model.each(4):
+        model.attention()
         for name in ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
-            model.norm(f"blk.{layer}.{name}.weight", WIDTH)
-        model.feed_forward(layer)
+            model.norm(name)
+        model.feed_forward()
 
 
 def _mamba(model: _Model) -> None:
     rank = 4
     model.layers(2, 0, 0)
     model.ssm(rank)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(2):
-        name = f"blk.{layer}"
-        model.norm(f"{name}.attn_norm.weight", WIDTH)
-        model.matrix(f"{name}.ssm_in.weight", WIDTH, 2 * INNER, gain=2)
-        model.matrix(f"{name}.ssm_conv1d.weight", CONV, INNER)
-        model.bias(f"{name}.ssm_conv1d.bias", INNER)
-        model.matrix(f"{name}.ssm_x.weight", INNER, rank + 2 * STATE)
-        model.matrix(f"{name}.ssm_dt.weight", rank, INNER)
-        model.bias(f"{name}.ssm_dt.bias", INNER)
-        model.decay(f"{name}.ssm_a", INNER, STATE)
-        model.bias(f"{name}.ssm_d", INNER)
-        model.matrix(f"{name}.ssm_out.weight", INNER, WIDTH)
+    for _ in model.each(2):
+        model.norm("attn_norm")
+        model.matrix("ssm_in", WIDTH, 2 * INNER, gain=2)
+        model.matrix("ssm_conv1d", CONV, INNER)
+        model.bias("ssm_conv1d.bias", INNER)
+        model.matrix("ssm_x", INNER, rank + 2 * STATE)
+        model.matrix("ssm_dt", rank, INNER)
+        model.bias("ssm_dt.bias", INNER)
+        model.decay("ssm_a", INNER, STATE)
+        model.bias("ssm_d", INNER)
+        model.matrix("ssm_out", INNER, WIDTH)
 
 
 def _lfm2(model: _Model) -> None:
     conv = 3
     kv_heads = (0, HEADS, 0)
-    model.layers(len(kv_heads))
+    model.layers(len(kv_heads), norm="token_embd_norm")  # what LFM2 calls its output's norm
     model.set("attention.head_count_kv", kv_heads)
     model.set("shortconv.l_cache", conv)
-    model.norm("token_embd_norm.weight", WIDTH)  # what LFM2 calls its output's norm
-    for layer, attends in enumerate(kv_heads):
-        name = f"blk.{layer}"
-        model.norm(f"{name}.attn_norm.weight", WIDTH)
-        if attends:
-            model.attention(layer, head_norms=True)
+    for layer in model.each(len(kv_heads)):
+        model.norm("attn_norm")
+        if kv_heads[layer]:
+            model.attention(head_norms=True)
         else:
-            model.matrix(f"{name}.shortconv.in_proj.weight", WIDTH, 3 * WIDTH)
-            model.matrix(f"{name}.shortconv.conv.weight", conv, WIDTH)
-            model.matrix(f"{name}.shortconv.out_proj.weight", WIDTH, WIDTH)
-        model.norm(f"{name}.ffn_norm.weight", WIDTH)
-        model.feed_forward(layer)
+            model.matrix("shortconv.in_proj", WIDTH, 3 * WIDTH)
+            model.matrix("shortconv.conv", conv, WIDTH)
+            model.matrix("shortconv.out_proj", WIDTH, WIDTH)
+        model.norm("ffn_norm")
+        model.feed_forward()
 
 
 def _lfm2_window(model: _Model) -> None:
@@ -288,51 +297,46 @@ def _nemotron_h(model: _Model) -> None:
     model.set("attention.head_count_kv", kv_heads)
     model.set("attention.layer_norm_epsilon", 1e-5)
     model.ssm(heads, INNER, groups)
-    model.norm("output_norm.weight", WIDTH)
-    for layer, (attends, feeds) in enumerate(zip(kv_heads, feed_forward, strict=True)):
-        name = f"blk.{layer}"
-        model.norm(f"{name}.attn_norm.weight", WIDTH)
-        if attends:
-            model.attention(layer)
-        elif feeds:
-            model.feed_forward(layer, gated=False)
+    for layer in model.each(len(kv_heads)):
+        model.norm("attn_norm")
+        if kv_heads[layer]:
+            model.attention()
+        elif feed_forward[layer]:
+            model.feed_forward(gated=False)
         else:
-            model.matrix(f"{name}.ssm_in.weight", WIDTH, INNER + convolved + heads, gain=2)
-            model.matrix(f"{name}.ssm_conv1d.weight", CONV, convolved)
-            model.bias(f"{name}.ssm_conv1d.bias", convolved)
-            model.bias(f"{name}.ssm_dt.bias", heads)
-            model.decay(f"{name}.ssm_a", heads, 1)
-            model.bias(f"{name}.ssm_d", heads, 1)
-            model.norm(f"{name}.ssm_norm.weight", groups, INNER // groups)
-            model.matrix(f"{name}.ssm_out.weight", INNER, WIDTH)
+            model.matrix("ssm_in", WIDTH, INNER + convolved + heads, gain=2)
+            model.matrix("ssm_conv1d", CONV, convolved)
+            model.bias("ssm_conv1d.bias", convolved)
+            model.bias("ssm_dt.bias", heads)
+            model.decay("ssm_a", heads, 1)
+            model.bias("ssm_d", heads, 1)
+            model.norm("ssm_norm", groups, INNER // groups)
+            model.matrix("ssm_out", INNER, WIDTH)
 
 
 def _qwen35(model: _Model, predicting: int = 0) -> None:
     k_heads, v_heads = 2, 4
     key, value = k_heads * STATE, v_heads * STATE
     model.layers(3 + predicting)
-    model.set("rope.dimension_count", WIDTH // HEADS)
     model.set("rope.dimension_sections", (4, 2, 2, 0))
     model.set("full_attention_interval", 2)
     model.ssm(v_heads, value, k_heads)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(3 + predicting):
-        name = f"blk.{layer}"
-        model.norm(f"{name}.attn_norm.weight", WIDTH)
-        model.norm(f"{name}.post_attention_norm.weight", WIDTH)
+    for layer in model.each(3 + predicting):
+        model.norm("attn_norm")
+        model.norm("post_attention_norm")
         if layer % 2:
-            model.attention(layer, q_gain=2, head_norms=True)
+            model.attention(q_gain=2, head_norms=True)
         else:
-            model.matrix(f"{name}.attn_qkv.weight", WIDTH, 2 * key + value, gain=2)
-            model.matrix(f"{name}.attn_gate.weight", WIDTH, value)
-            model.matrix(f"{name}.ssm_conv1d.weight", CONV, 2 * key + value)
-            model.bias(f"{name}.ssm_dt.bias", v_heads)
-            model.decay(f"{name}.ssm_a", v_heads)
-            model.matrix(f"{name}.ssm_beta.weight", WIDTH, v_heads)
-            model.matrix(f"{name}.ssm_alpha.weight", WIDTH, v_heads)
-            model.norm(f"{name}.ssm_norm.weight", STATE)
-            model.matrix(f"{name}.ssm_out.weight", value, WIDTH)
-        model.feed_forward(layer)
+            model.matrix("attn_qkv", WIDTH, 2 * key + value, gain=2)
+            model.matrix("attn_gate", WIDTH, value)
+            model.matrix("ssm_conv1d", CONV, 2 * key + value)
+            model.bias("ssm_dt.bias", v_heads)
+            model.decay("ssm_a", v_heads)
+            model.matrix("ssm_beta", WIDTH, v_heads)
+            model.matrix("ssm_alpha", WIDTH, v_heads)
+            model.norm("ssm_norm", STATE)
+            model.matrix("ssm_out", value, WIDTH)
+        model.feed_forward()
 
 
 def _qwen35_mtp(model: _Model) -> None:
@@ -344,26 +348,22 @@ def _glm4moe_mtp(model: _Model) -> None:
     """Two dense layers, and a head whose mixture has one expert and a shared one."""
     layers, half = 2, FEED_FORWARD // 2
     model.layers(layers + 1)
-    model.set("rope.dimension_count", WIDTH // HEADS)
     model.set("leading_dense_block_count", layers)
     model.set("expert_feed_forward_length", half)
     for name in ("expert_count", "expert_used_count", "expert_shared_count"):
         model.set(name, 1)
     model.writer.add_expert_weights_norm(True)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(layers + 1):
-        name = f"blk.{layer}"
-        model.norm(f"{name}.attn_norm.weight", WIDTH)
-        model.attention(layer)
-        model.norm(f"{name}.post_attention_norm.weight", WIDTH)
-        if layer < layers:
-            model.feed_forward(layer)
-            continue
-        model.matrix(f"{name}.ffn_gate_inp.weight", WIDTH, 1)
-        model.bias(f"{name}.exp_probs_b.bias", 1)
+    for _ in model.each(layers):
+        model.usual_layer("post_attention_norm")
+    for _ in model.each(layers + 1, first=layers):
+        model.norm("attn_norm")
+        model.attention()
+        model.norm("post_attention_norm")
+        model.matrix("ffn_gate_inp", WIDTH, 1)
+        model.bias("exp_probs_b.bias", 1)
         for part, inputs, outputs in (("gate", WIDTH, half), ("up", WIDTH, half), ("down", half, WIDTH)):
-            model.matrix(f"{name}.ffn_{part}_exps.weight", inputs, outputs, experts=1)
-            model.matrix(f"{name}.ffn_{part}_shexp.weight", inputs, outputs)
+            model.matrix(f"ffn_{part}_exps", inputs, outputs, experts=1)
+            model.matrix(f"ffn_{part}_shexp", inputs, outputs)
     model.prediction(layers, 1)
 
 
@@ -382,16 +382,11 @@ def _glm4moe_echo(model: _Model) -> None:
 def _step35_mtp(model: _Model, predicting: int = 1) -> None:
     """Two layers that see all, of whose heads half is turned; the prediction layers see the last 24 tokens."""
     model.layers(2 + predicting)
-    model.set("rope.dimension_count", WIDTH // HEADS)
     model.set("expert_feed_forward_length", FEED_FORWARD)
     model.set("attention.sliding_window", 24)
     model.writer.add_array("step35.attention.sliding_window_pattern", [False] * 2 + [True] * predicting)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(2 + predicting):
-        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
-        model.attention(layer)
-        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
-        model.feed_forward(layer)
+    for _ in model.each(2 + predicting):
+        model.usual_layer()
     model.prediction(2, predicting)
 
 
@@ -401,19 +396,16 @@ def _step35_mtp3(model: _Model) -> None:
 
 def _eagle3(model: _Model) -> None:
     """A head over what goes into three layers of a target of the same width."""
-    model.layers(1)
-    model.set("rope.dimension_count", WIDTH // HEADS)
     model.set("target_layers", (0, 2, 4))
     model.set("target_hidden_size", WIDTH)
-    model.matrix("fc.weight", 3 * WIDTH, WIDTH)
-    model.norm("output_norm.weight", WIDTH)
-    model.norm("blk.0.attn_norm.weight", WIDTH)
-    model.norm("blk.0.attn_norm_2.weight", WIDTH)
-    for part in ("q", "k", "v"):
-        model.matrix(f"blk.0.attn_{part}.weight", 2 * WIDTH, WIDTH, gain=2)
-    model.matrix("blk.0.attn_output.weight", WIDTH, WIDTH, gain=2)
-    model.norm("blk.0.ffn_norm.weight", WIDTH)
-    model.feed_forward(0)
+    model.matrix("fc", 3 * WIDTH, WIDTH)
+    model.layers(1)
+    for _ in model.each(1):
+        model.norm("attn_norm")
+        model.norm("attn_norm_2")
+        model.attention(inputs=2 * WIDTH)
+        model.norm("ffn_norm")
+        model.feed_forward()
 
 
 _eagle3_bare = _eagle3
@@ -423,22 +415,21 @@ _eagle3_bare = _eagle3
 def _eagle3_few(model: _Model) -> None:
     """One that can say every other token, and reads with the target's embeddings."""
     model.writer.add_tensor("d2t", np.arange(0, N_VOCAB, 2, dtype=np.int64))
-    model.matrix("output.weight", WIDTH, N_VOCAB // 2, gain=4)
+    model.matrix("output", WIDTH, N_VOCAB // 2, gain=4)
     _eagle3(model)
 
 
-def _dflash(model: _Model) -> None:
-    """A kind of draft model that is refused from its header."""
-    _eagle3(model)
+_dflash = _eagle3
+"""A kind of draft model that is refused from its header."""
 
 
 def _medusa(model: _Model, words: int = N_VOCAB) -> None:
     """Five heads over the rows of a target of the same width."""
     model.set("heads", 5)
     for k in range(5):
-        model.matrix(f"head.{k}.block.weight", WIDTH, WIDTH)
+        model.matrix(f"head.{k}.block", WIDTH, WIDTH)
         model.bias(f"head.{k}.block.bias", WIDTH)
-        model.matrix(f"head.{k}.output.weight", WIDTH, words, gain=4)
+        model.matrix(f"head.{k}.output", WIDTH, words, gain=4)
 
 
 def _medusa_few(model: _Model) -> None:

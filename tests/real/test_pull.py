@@ -26,7 +26,7 @@ PATIENCE = 180
 @pytest.fixture
 def hub(qwen, qwen_small) -> Iterator[HubServer]:
     """The makers' two repositories, each with another quantisation beside the one that is asked for."""
-    with HubServer(cdn_host="localhost") as hub:
+    with HubServer() as hub:
         for model, path in ((QWEN, qwen), (QWEN_SMALL, qwen_small)):
             other = model.file.replace("q4_k_m", "q8_0")
             hub.add(model.repo, {model.file: path, other: b"GGUF, or so it says", "README.md": b"# Qwen\n"})
