@@ -81,17 +81,31 @@ def training_prompts(
     longest: in tokens; longer prompts are skipped. Raises UsageError if too few are left.
     """
     usable, notes = _usable(session, _named(session, prompts), longest, raw)
-    if held_out is None:  # one in five, spread over the categories
-        apart = {prompt: usable[prompt] for prompt in sorted(usable, key=lambda prompt: prompt.category)[::5]}
+    if held_out is None:
+        apart = {prompt: usable[prompt] for prompt in _fifth(usable, whole=prompts == CONVERSATIONS)}
     else:
         apart, more = _usable(session, _named(session, held_out), longest, raw)
         notes += more
-    known = {tuple(tokens) for tokens in apart.values()}
-    train = {prompt: tokens for prompt, tokens in usable.items() if tuple(tokens) not in known}
+    known, lengths = {tuple(tokens) for tokens in apart.values()}, {len(tokens) for tokens in apart.values()}
+    # Conversations that were saved under two names share turns.
+    train = {p: tokens for p, tokens in usable.items() if known.isdisjoint(tuple(tokens[:n]) for n in lengths)}
     if not train or not apart:
         what = "there are too few usable prompts: training needs at least one to learn from and one to measure on"
         raise UsageError(what, f"Give more --prompts, of at most {longest} tokens each, or others with --held-out.")
     return TrainingPrompts(train, apart, notes)
+
+
+def _fifth(prompts: Iterable[Prompt], whole: bool) -> list[Prompt]:
+    """One prompt in five, spread over the categories. whole: all of one category in five instead, because a
+    conversation's later turns include the earlier ones; if there is only one, its last turns.
+    """
+    ordered = sorted(prompts, key=lambda prompt: prompt.category)
+    names = list(dict.fromkeys(prompt.category for prompt in ordered))
+    if not whole:
+        return ordered[::5]
+    if len(names) == 1:
+        return ordered[-len(ordered) // 5 :]
+    return [prompt for prompt in ordered if prompt.category in names[::5]]
 
 
 def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput]]:

@@ -164,3 +164,20 @@ def test_on_a_full_disk_recordings_are_still_known(tmp_path):
         train._require_same(*recorded)
     with pytest.raises(SpecdecError, match="other prompts"):
         train._require_same(*recorded[:2], {"x": [1]}, WANTED)
+
+
+@pytest.mark.parametrize("others", ["", "abcdefg"])
+def test_no_held_out_turn_is_part_of_a_training_prompt(others, tmp_path):
+    import tiny
+
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    path = tiny.write(tmp_path / "chat.gguf", "llama", chat_template=template)
+    for name in ["long", *others]:
+        turns = tuple(KeptMessage("user", f"{name} {number}") for number in range(7))
+        CONVERSATIONS.save(name, KeptConversation(turns))
+        CONVERSATIONS.save(f"{name}-again", KeptConversation(turns)) if others else None
+    with open_session(target=str(path), draft=None, drafter="none") as session:
+        chosen = training_prompts(session, "conversations", None, 512, raw=False)
+    assert len(chosen.held_out) == (28 if others else 2) and len(chosen.train) >= 5
+    for tokens in chosen.held_out.values():
+        assert not any(other[: len(tokens)] == tokens for other in chosen.train.values())
