@@ -64,7 +64,9 @@ class DraftFigures:
 def draft_figures(
     settings: Settings, prompts: Mapping[Prompt, Sequence[int]], what_if: Sequence[str], interrupt: Interrupt
 ) -> DraftFigures:
-    """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on."""
+    """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on. Their own
+    draft costs are those of another draft, so this one is taken to cost the same share of a target pass as here.
+    """
     settings = replace(settings, draft_tokens=CHAIN * settings.tree, temperature=0.0, max_tokens=_ANSWER)
     chosen = in_turn(prompts)[:_PROMPTS]
     metrics: defaultdict[str, list[Metrics]] = defaultdict(list)
@@ -84,8 +86,9 @@ def draft_figures(
     draft_s = sum(each.draft_s - each.draft_prefill_s for each in everything)
     drafted = max(1, sum(each.drafted for each in everything))
     drafts = max(1, sum(sum(each.reached[:1]) for each in everything))
-    machines = {"here": replace(costs, draft=Curve({1: draft_s / (drafts if at_once else drafted)}))}
-    machines |= {name: hardware.load(name).costs for name in what_if}
+    machines = {"here": costs} | {name: hardware.load(name).costs for name in what_if}
+    share = draft_s / (drafts if at_once else drafted) / costs.verify(1)  # of a target pass, on every machine
+    machines = {name: replace(its, draft=Curve({1: share * its.verify(1)})) for name, its in machines.items()}
     return DraftFigures(
         Path(settings.draft or "").name,
         settings.tree,

@@ -181,3 +181,14 @@ def test_no_held_out_turn_is_part_of_a_training_prompt(others, tmp_path):
     assert len(chosen.held_out) == (28 if others else 2) and len(chosen.train) >= 5
     for tokens in chosen.held_out.values():
         assert not any(other[: len(tokens)] == tokens for other in chosen.train.values())
+
+
+def test_another_machine_is_charged_for_this_draft(session, prompts, monkeypatch):
+    shares, expected = [], making._expected
+    monkeypatch.setattr(
+        making, "_expected", lambda *of: shares.append(of[-1].draft(1) / of[-1].verify(1)) or expected(*of)
+    )
+    settings = Settings(str(DEMO / "target.gguf"), str(DEMO / "draft.gguf"), threads=1)
+    making.draft_figures(settings, prompts, ("rtx-4090",), Interrupt())
+    here, there = shares
+    assert there == pytest.approx(here)
