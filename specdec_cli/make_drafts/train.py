@@ -183,7 +183,10 @@ class _Training:
                 "Train something smaller: fewer --words, a smaller --width, or another kind of draft.",
             )
         self.place.folder.mkdir(parents=True, exist_ok=True)
+        texts = self.place.folder.glob(f"*/{self.recipe.rows_name(self.place)}/*.npz")
+        recorded = sum(text.stat().st_size for text in texts)
         needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
+        needed = 0 if begun else needed - recorded  # training begins with the last of them
         require_room(self.place.folder, needed, "Free some space, use another --work folder, or fewer --tokens.")
         if self.recipe.use not in ("model", "self"):
             self._require_rows()

@@ -1,18 +1,22 @@
 """What a target says and computes, kept to learn from; without PyTorch."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from driver import DEMO, TARGET
 from engines import open_session
 from full_disk import full_disk
+from msgspec import json
 
 from specdec_cli.chat.kept_conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import draft_figures as making
 from specdec_cli.make_drafts import train
+from specdec_cli.make_drafts.recipe import ScratchRecipe, TrainingOptions, TrainingPlace
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
     RecordedText,
@@ -192,3 +196,25 @@ def test_another_machine_is_charged_for_this_draft(session, prompts, monkeypatch
     making.draft_figures(settings, prompts, ("rtx-4090",), Interrupt())
     here, there = shares
     assert there == pytest.approx(here)
+
+
+@pytest.fixture
+def training(tmp_path):
+    place = TrainingPlace(TARGET, read_header(TARGET), tmp_path / "work", 1, Interrupt())
+    options = TrainingOptions(str(TARGET), tmp_path / "out.gguf", tokens=1000, force=True)
+    return train._Training(ScratchRecipe(), options, place, None)
+
+
+def test_texts_that_are_recorded_need_no_more_room(training, monkeypatch):
+    disk = SimpleNamespace(free=700_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: disk)
+    with pytest.raises(SpecdecError, match=r"768\.0 kB are needed"):
+        training.prepare()
+    rows = training.place.answers / "rows"
+    rows.mkdir(parents=True)
+    (rows / "000000.npz").write_bytes(bytes(100_000))
+    training.prepare()
+    training.checkpoint.touch()
+    training._record.write_bytes(json.encode([[str(training.options.out.absolute())], {}]))
+    disk.free = 10
+    training.prepare()
