@@ -225,8 +225,10 @@ def require_room(folder: Path, needed: int, fix: str = "Free some space, or writ
         raise SpecdecError(what, fix)
 
 
-def require_place(out: Path, target: Path, force: bool) -> None:
-    """Raise UsageError if a draft can't have this name, SpecdecError if its folder isn't writable."""
+def require_place(out: Path, target: Path, force: bool, drafts: Iterable[Path] = ()) -> None:
+    """Raise UsageError if a draft can't have this name, SpecdecError if its folder isn't writable. drafts: others that
+    must not be overwritten.
+    """
     if out.suffix != ".gguf" or "\0" in str(out):
         raise UsageError(f"a draft cannot be named {str(out)!r}", "Name a file ending in .gguf.")
     if not out.parent.is_dir():
@@ -234,9 +236,11 @@ def require_place(out: Path, target: Path, force: bool) -> None:
     if out.is_symlink() and not out.exists():
         raise UsageError(f"{out} is a broken link", "Name another file with -o, or remove the link.")
     if out.exists():
-        parts = [target.with_name(name) for name in part_names(target.name)]
-        if any(part.exists() and out.samefile(part) for part in parts):
-            raise UsageError(f"{out} is the target itself", "Name another file with -o.")
+        models = dict.fromkeys(drafts, "a draft that is still needed") | {target: "the target itself"}
+        for model, what in models.items():
+            parts = [model.with_name(name) for name in part_names(model.name)]
+            if any(part.exists() and out.samefile(part) for part in parts):
+                raise UsageError(f"{out} is {what}", "Name another file with -o.")
         if not out.is_file():
             raise UsageError(f"{out} is a {'folder' if out.is_dir() else 'device'}", "Name a file with -o.")
         if not force:

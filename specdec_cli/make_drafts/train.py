@@ -31,6 +31,7 @@ from specdec_cli.make_drafts.draft_copy import find_target, remembered, require_
 from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
 from specdec_cli.make_drafts.recipe import (
     Counts,
+    DistilRecipe,
     Recipe,
     TrainingOptions,
     TrainingPlace,
@@ -99,7 +100,7 @@ def train_draft(
     folder, threads = options.folder or options.out.with_suffix(".training"), options.threads or host.physical_cores()
     place = TrainingPlace(target, header, folder, threads, interrupt)
     training = _Training(recipe, options, place, progress)
-    training.prepare()
+    training.prepare(other[0] if other else None)
     with one_session(training.settings, interrupt, tune=False) as session:
         prompts = training_prompts(session, options.prompts, options.held_out, _LONGEST_PROMPT, options.raw)
         windows, held_out = training.record(session, prompts)
@@ -170,11 +171,15 @@ class _Training:
         (out, *asked), plan = msgspec.json.decode(self._record.read_bytes())
         return out, asked, plan
 
-    def prepare(self) -> None:
-        """Raise UsageError or SpecdecError if the target, the memory, the disk or the output file isn't suitable."""
+    def prepare(self, other: Path | None = None) -> None:
+        """Raise UsageError or SpecdecError if the target, the memory, the disk or the output file isn't suitable.
+
+        other: the draft to compare with.
+        """
         # After training has begun, its output file is the best draft so far and may be overwritten.
         begun = self.checkpoint.exists() and self._recorded()[0] == str(self.options.out.absolute())
-        require_place(self.options.out, self.place.target, self.options.force or begun)
+        drafts = filter(None, (other, self.recipe.draft if isinstance(self.recipe, DistilRecipe) else None))
+        require_place(self.options.out, self.place.target, self.options.force or begun, drafts)
         row_bytes = 2 * self.place.width * len(self.recipe.layers(self.place))
         memory, free = self.recipe.needed_bytes(self.place), host.available_memory()
         if free is not None and memory > free:

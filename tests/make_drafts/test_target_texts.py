@@ -1,11 +1,12 @@
 """What a target says and computes, kept to learn from; without PyTorch."""
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from driver import DEMO, TARGET
+from driver import DEMO, DRAFT, TARGET
 from engines import open_session
 from full_disk import full_disk
 from msgspec import json
@@ -16,7 +17,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import draft_figures as making
 from specdec_cli.make_drafts import train
-from specdec_cli.make_drafts.recipe import ScratchRecipe, TrainingOptions, TrainingPlace
+from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe, TrainingOptions, TrainingPlace
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
     RecordedText,
@@ -218,3 +219,11 @@ def test_texts_that_are_recorded_need_no_more_room(training, monkeypatch):
     training._record.write_bytes(json.encode([[str(training.options.out.absolute())], {}]))
     disk.free = 10
     training.prepare()
+
+
+def test_a_draft_that_is_still_needed_is_not_overwritten(training):
+    training.options.out.write_bytes(DRAFT.read_bytes())
+    with pytest.raises(UsageError, match="still needed"):
+        training.prepare(training.options.out)
+    with pytest.raises(UsageError, match="still needed"):
+        replace(training, recipe=DistilRecipe(training.options.out)).prepare()
