@@ -16,6 +16,7 @@ _NEED_MATRIX = (
 )
 """llama.cpp refuses these without an importance matrix (tensor_requires_imatrix), which specdec doesn't compute."""
 _NOT_MADE = ("NVFP4",)  # llama.cpp can read it, but not write it
+_EXPERTS_ONLY = "MXFP4"  # other tensors become Q8_0
 _MOST_SIZE = 0.99
 """A copy of more than this share of the target's size saves nothing."""
 _PRUNE = "Leave layers out instead: specdec draft prune."
@@ -43,10 +44,14 @@ def find_type(text: str) -> tuple[str, int]:
 
 
 def require_smaller(header: Header, name: str) -> None:
-    """Raise UsageError if a copy of this type would be no smaller, and so no faster."""
+    """Raise UsageError if a copy of this type would be no smaller, and so no faster, or isn't possible."""
+    made = [each for each in type_names() if each != _EXPERTS_ONLY or header.count("expert_count") > 1]
+    if name not in made:
+        what = f"llama.cpp writes {name} only for experts, and the target has none"
+        raise UsageError(what, f"Types: {', '.join(made)}.")
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
     if bits_of(name) >= now or name == header.quantisation:
-        fewer = [each for each in type_names() if bits_of(each) < now and each != header.quantisation]
+        fewer = [each for each in made if bits_of(each) < now and each != header.quantisation]
         fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else _PRUNE
         bits = f"{name} has {bits_of(name):.3g} bits a weight, and the target has {now:.3g}"
         raise UsageError(f"{bits}, so the copy would be no faster", fix)
