@@ -123,16 +123,16 @@ def distill(
     ],
     words: _Words = None,
     width: _Width = None,
-    depth: Annotated[int, typer.Option(help="Layers of a new model.")] = 2,
+    depth: Annotated[int | None, typer.Option(help="Layers of a new model. \\[default: 2]")] = None,
 ) -> Recipe:
     """Train a draft model on the target's answers. --from scratch makes a small new one."""
     from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe
     from specdec_cli.pairs.sources import read_local
 
     if from_ == "scratch":
-        return ScratchRecipe(words, width, depth)
-    if words is not None or width is not None:
-        raise UsageError("--words and --width are only for --from scratch", "Leave them out.")
+        return ScratchRecipe(words, width, 2 if depth is None else depth)
+    if (words, width, depth) != (None, None, None):
+        raise UsageError("--words, --width and --depth are only for --from scratch", "Leave them out.")
     return DistilRecipe(read_local(from_)[0])
 
 
