@@ -308,3 +308,13 @@ def test_the_command_shows_a_page(folder, tmp_path):
     assert result.exit_code == 0, result.output
     for said in ("head.gguf", "tokens/step", "rtx-4090", "draft.gguf", "Use it:\nspecdec run"):
         assert said in result.output, said
+
+
+def test_a_distilled_file_does_not_keep_a_type_that_its_tensors_lost(folder, tmp_path):
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
+
+    named = ggufs.key("general.file_type", ggufs.U32, (15).to_bytes(4, "little"))
+    source = ggufs.with_keys(folder / "draft.gguf", tmp_path / "named.gguf", named)
+    assert read_header(source).quantisation == "Q4_K_M"
+    rewrite(tmp_path / "out.gguf", GgufWeights(source), {}, "out")
+    assert read_header(tmp_path / "out.gguf").quantisation == read_header(folder / "draft.gguf").quantisation

@@ -97,9 +97,13 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def rewrite(path: Path, source: GgufWeights, weights: Mapping[str, NDArray[Any]], name: str) -> None:
-    """Write a copy of a file with other weights, in the file's types if possible. weights: may include new tensors."""
+    """Write a copy of a file with other weights, in the file's types if possible. weights: may include new tensors.
+
+    The file's overall type is left out, because it may no longer be true: readers then report that of most tensors.
+    """
     writer = gguf.GGUFWriter(path, source.architecture)
-    source.copy_settings(writer, ("general.", "tokenizer.", f"{source.architecture}."), ("general.name",))
+    stale = "general.name", "general.file_type"
+    source.copy_settings(writer, ("general.", "tokenizer.", f"{source.architecture}."), stale)
     writer.add_name(name)
     for tensor in source.names:
         data, kind = source.stored(tensor)
