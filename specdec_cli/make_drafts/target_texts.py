@@ -22,7 +22,7 @@ from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.model import Model
-from specdec_cli.measure.suites import Prompt, tuning_prompts
+from specdec_cli.measure.suites import Prompt, in_turn, tuning_prompts
 from specdec_cli.settings.options import SamplingParams
 from specdec_cli.user_files import replacing
 from specdec_cli.weights.prompt import Prompt as PromptInput
@@ -66,7 +66,9 @@ class RecordedText:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
-    """The tokens of each prompt to train on, and of others to measure on. notes: what was left out."""
+    """The tokens of each prompt to train on, and of others to measure on, from all categories in turn. notes: what was
+    left out.
+    """
 
     train: dict[Prompt, list[int]]
     held_out: dict[Prompt, list[int]]
@@ -92,7 +94,7 @@ def training_prompts(
     if not train or not apart:
         what = "there are too few usable prompts: training needs at least one to learn from and one to measure on"
         raise UsageError(what, f"Give more --prompts, of at most {longest} tokens each, or others with --held-out.")
-    return TrainingPrompts(train, apart, notes)
+    return TrainingPrompts(train, dict(in_turn(apart)), notes)
 
 
 def _fifth(prompts: Iterable[Prompt], whole: bool) -> list[Prompt]:

@@ -227,3 +227,8 @@ def test_a_draft_that_is_still_needed_is_not_overwritten(training):
         training.prepare(training.options.out)
     with pytest.raises(UsageError, match="still needed"):
         replace(training, recipe=DistilRecipe(training.options.out)).prepare()
+
+
+def test_the_first_held_out_prompts_are_of_all_categories(session):
+    of = [prompt.category for prompt in training_prompts(session, "python", None, 512, raw=False).held_out]
+    assert len(set(of[: len(set(of))])) == len(set(of)) > 1

@@ -318,3 +318,9 @@ def test_a_distilled_file_does_not_keep_a_type_that_its_tensors_lost(folder, tmp
     assert read_header(source).quantisation == "Q4_K_M"
     rewrite(tmp_path / "out.gguf", GgufWeights(source), {}, "out")
     assert read_header(tmp_path / "out.gguf").quantisation == read_header(folder / "draft.gguf").quantisation
+
+
+def test_training_that_only_makes_a_draft_worse_changes_nothing(briefly, folder, tmp_path):
+    draft = shutil.copy(folder / "target.gguf", tmp_path / "draft.gguf")
+    result, _ = briefly(DistilRecipe(draft), lr=0.9)
+    assert result.agreement[0] > 0.95

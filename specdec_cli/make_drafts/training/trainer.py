@@ -16,7 +16,7 @@ from torch import nn
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.make_drafts.recipe import TrainingStep
 from specdec_cli.make_drafts.training.students import Student, trained
-from specdec_cli.make_drafts.training.windows import Windows
+from specdec_cli.make_drafts.training.windows import TextBatch, Windows
 from specdec_cli.user_files import replacing
 
 WARM_UP, COOL_DOWN = 30, 0.5
@@ -74,6 +74,8 @@ def train(
     started, first, kept = monotonic(), run.step, monotonic()
     every = max(1, plan.steps // CHECKS)
     try:
+        if not run.step:
+            run.look(watched)  # training may make an existing draft worse
         while run.step < plan.steps:
             if stopped():
                 raise Interrupted
@@ -81,8 +83,7 @@ def train(
             run.step += 1
             run.loss = loss if run.step == 1 else 0.95 * run.loss + 0.05 * loss
             if run.step % every == 0 or run.step == plan.steps:
-                with torch.no_grad():
-                    run.look(student.agreement(watched))
+                run.look(watched)
             if monotonic() - kept > run.save_s / SAVING:
                 run.save()
                 kept = monotonic()
@@ -118,8 +119,10 @@ class TrainingRun:
         if checkpoint.exists():
             self._load()
 
-    def look(self, agreement: list[float]) -> None:
+    def look(self, watched: TextBatch) -> None:
         """Keep the weights if they are the best so far."""
+        with torch.no_grad():
+            agreement = self.student.agreement(watched)
         if not self._best or mean(agreement) >= mean(self._best):
             self._best = agreement
             self._weights = {name: weight.detach().clone() for name, weight in trained(self.student.model)}
