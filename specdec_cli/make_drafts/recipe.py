@@ -30,6 +30,8 @@ Counts = NDArray[np.int64]
 
 TRAINING_BYTES, FIXED_BYTES = 16, 4
 """Bytes of a trained weight (with its gradient and two running means), and of a fixed one."""
+WINDOW = 256
+"""Tokens of a text in a step of training."""
 _LEAST_WORDS = 64
 _ALWAYS_TIED = ("gemma", "plm")
 """Architectures for which llama.cpp refuses files with an output matrix."""
@@ -84,7 +86,7 @@ class TrainingOptions:
     temperatures: tuple[float, ...] = (0.0, 0.8)
     minutes: float = 20.0
     steps: int | None = None
-    window: int = 256
+    window: int = WINDOW
     lr: float = 3e-3
     folder: Path | None = None
     before: str | None = None
@@ -114,13 +116,17 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlace:
-    """target: the file that a draft is trained for. folder: for working files. threads, interrupt: of all the work."""
+    """target: the file that a draft is trained for. folder: for working files. threads, interrupt: of all the work.
+
+    window: as in TrainingOptions.
+    """
 
     target: Path
     header: Header
     folder: Path
     threads: int
     interrupt: Interrupt
+    window: int = WINDOW
 
     @property
     def answers(self) -> Path:
@@ -249,8 +255,8 @@ class ScratchRecipe(Recipe):
         from specdec_cli.make_drafts.training.draft_decoder import NewDraftStudent
 
         digest, words = tokens_digest(Vocabulary(place.header).tokens), place.words(self.words, counts)
-        context = place.header.count("context_length")
-        return NewDraftStudent(place.target, digest, words, self.depth, self._width(place), context)
+        # It knows no later positions: of a longer text, it keeps only the first and the latest tokens.
+        return NewDraftStudent(place.target, digest, words, self.depth, self._width(place), place.window)
 
     def _width(self, place: TrainingPlace) -> int:
         return min(place.width, self.width or min(max(place.width // 4 // 64 * 64, 128), 512))

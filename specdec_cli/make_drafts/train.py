@@ -98,7 +98,7 @@ def train_draft(
     other = read_local(options.before) if options.before else None
     target, header = find_target(options.target)
     folder, threads = options.folder or options.out.with_suffix(".training"), options.threads or host.physical_cores()
-    place = TrainingPlace(target, header, folder, threads, interrupt)
+    place = TrainingPlace(target, header, folder, threads, interrupt, options.window)
     training = _Training(recipe, options, place, progress)
     training.prepare(other[0] if other else None)
     with one_session(training.settings, interrupt, tune=False) as session:

@@ -324,3 +324,8 @@ def test_training_that_only_makes_a_draft_worse_changes_nothing(briefly, folder,
     draft = shutil.copy(folder / "target.gguf", tmp_path / "draft.gguf")
     result, _ = briefly(DistilRecipe(draft), lr=0.9)
     assert result.agreement[0] > 0.95
+
+
+def test_a_new_draft_states_the_context_that_it_was_trained_on(briefly, tmp_path):
+    briefly(ScratchRecipe(words=200), "new")
+    assert read_header(tmp_path / "new.gguf").count("context_length") == 64
