@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import ggufs
 import numpy as np
@@ -329,3 +330,15 @@ def test_training_that_only_makes_a_draft_worse_changes_nothing(briefly, folder,
 def test_a_new_draft_states_the_context_that_it_was_trained_on(briefly, tmp_path):
     briefly(ScratchRecipe(words=200), "new")
     assert read_header(tmp_path / "new.gguf").count("context_length") == 64
+
+
+def test_a_draft_too_large_for_the_gpu_is_trained_on_the_processor(monkeypatch):
+    import torch
+
+    from specdec_cli.make_drafts.training import trainer
+
+    model = torch.nn.Linear(8, 8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 1000))
+    trainer._place(SimpleNamespace(model=model))
+    assert model.weight.device.type == "cpu"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.make_drafts.recipe import TrainingStep
+from specdec_cli.make_drafts.recipe import FIXED_BYTES, TRAINING_BYTES, TrainingStep
 from specdec_cli.make_drafts.training.students import Student, trained
 from specdec_cli.make_drafts.training.windows import TextBatch, Windows
 from specdec_cli.user_files import replacing
@@ -96,9 +96,11 @@ def train(
 
 
 def _place(student: Student) -> None:
-    """Move the student to a GPU if there is one."""
-    found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    student.model.to(found)
+    """Move the student to a GPU if there is one with enough memory: in all, so that a resumed run decides the same."""
+    weights = student.model.parameters()
+    needed = sum(each.numel() * (TRAINING_BYTES if each.requires_grad else FIXED_BYTES) for each in weights)
+    cuda = torch.cuda.is_available() and needed < torch.cuda.mem_get_info()[1]
+    student.model.to("cuda" if cuda else "mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def device_of(student: Student) -> torch.device:
