@@ -146,6 +146,7 @@ def test_no_draft_was_made(tmp_path, remembered):
         (("prune", "--search", "4", "-ngl", "-5"), ("gpu-layers cannot be -5",)),
         (("quantize", "--type", "IQ2_XXS"), ("importance matrix", "Q2_K")),
         (("quantize", "--type", "Q2_KK"), ("Q2_KK", "Q2_K")),
+        (("quantize", "--type", "MXFP4"), ("only for experts", "Q2_K")),
         (("quantize", "--type", "F16"), ("16 bits", "the target has 8.5", "Q2_K")),
         (("eagle3", "--temps", "warm"), ("'warm' isn't a list of temperatures",)),
         (("eagle3", "--width", "100"), ("cannot have 100 numbers",)),
@@ -158,14 +159,7 @@ def test_no_draft_was_made(tmp_path, remembered):
         (("distill", "--from", "scratch", "--depth", "0"), ("cannot have 0 layers",)),
         (("distill", "--from", "scratch", "--words", "-3"), ("a vocabulary of -3 tokens",)),
         (("distill", "--from", "x.gguf", "--words", "9"), ("are only for --from scratch",)),
-        ((), ("--keep-layers", "--search")),
-        ((*KEEP, "--search", "3"), ("not both",)),
-        ((*KEEP, "--prompts", "chat"), ("--prompts is only for --search",)),
-        (("--search", "6"), ("6 of 6", "1 to 5")),
-        (("--type", "IQ2_XXS"), ("importance matrix", "Q2_K")),
-        (("--type", "Q2_KK"), ("Q2_KK", "Q2_K")),
-        (("--type", "MXFP4"), ("only for experts", "Q2_K")),
-        (("--type", "F16"), ("16 bits", "the target has 8.5", "Q2_K")),
+        (("distill", "--from", "x.gguf", "--depth", "2"), ("are only for --from scratch",)),
     ],
 )
 def test_what_is_refused(out, args, says):

@@ -138,7 +138,7 @@ def test_a_stream_can_be_abandoned(session):
 
 
 @pytest.mark.parametrize(("most", "expected"), [(2048, 1024), (1000, 768)])
-def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is_needed(monkeypatch, tmp_path, most, expected):
+def test_a_context_grows_to_twice_its_size_or_to_what_is_needed(monkeypatch, tmp_path, most, expected):
     draft = tmp_path / "draft.gguf"
     draft.symlink_to(TARGET)  # with a context as large as the target's
 
