@@ -97,7 +97,7 @@ class Answering:
         try:
             settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
-            grammar = body.grammar
+            grammar = body.bound
             large = grammar is not None and await self._compile(grammar)
             for prompt in prompts:
                 tokens = await self._tokens_of(prompt, isinstance(body, ChatBody))

@@ -19,6 +19,15 @@ _MAX_CHOICES = 16
 _MAX_MESSAGES = 1 << 14
 _MAX_STOPS = 16
 _OBJECT = {"type": "object"}
+_OTHER_NAMES = {
+    **{"grammar": "grammar", "json_schema": "json"},
+    **{f"guided_{name}": name for name in ("json", "regex", "choice", "grammar")},
+}
+"""Fields of llama-server and of older versions of vLLM, and the fields of `structured_outputs` that mean the same."""
+_UNSUPPORTED = ("tools", "tool_choice", "functions", "function_call", "logit_bias", "structural_tag", "echo", "suffix")
+"""Fields that would change an answer."""
+_OFF: tuple[Any, ...] = (None, False, "", [], {}, "none", "auto")
+"""Values with which those change nothing; some clients send them."""
 _Count = Annotated[int, Meta(ge=-1, lt=2**31)]
 """A number of tokens; -1, as LM Studio's clients send it, for no limit."""
 _Body = TypeVar("_Body")
@@ -40,8 +49,11 @@ class StructuredOutputs(Struct):
     regex: str | None = None
     grammar: str | None = None
     choice: Annotated[list[str], Meta(min_length=1)] | None = None
+    structural_tag: Any = None
 
     def __post_init__(self) -> None:
+        if self.structural_tag not in _OFF:
+            raise ValueError("this server doesn't support structural_tag")
         named = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"structured_outputs takes one of its fields, not {' and '.join(named)}")
@@ -108,28 +120,42 @@ class Body(Struct):
     return_steps: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     response_format: dict[str, Any] | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     options: dict[str, Any] = msgspec.field(default_factory=dict, name="")  # no request has this name
 
     def __post_init__(self) -> None:
         if self.max_tokens == 0:
             raise ValueError("max_tokens must be at least 1, or -1 for no limit")
         self.max_tokens = None if self.max_tokens == -1 else self.max_tokens
-        _ = self.grammar
+        _ = self.bound
 
     @property
-    def grammar(self) -> Grammar | None:
+    def bound(self) -> Grammar | None:
         """The grammar that the answer must match. Raises ValueError."""
-        bound = self.structured_outputs.bound() if self.structured_outputs else None
+        asked = {"response_format": self._format(), "structured_outputs": self.structured_outputs}
+        for name, kind in _OTHER_NAMES.items():
+            if (value := getattr(self, name)) not in (None, "", []):
+                asked[name] = StructuredOutputs(**{kind: value})
+        found = {name: bound for name, each in asked.items() if each and (bound := each.bound())}
+        if len(found) > 1:
+            raise ValueError(f"{' and '.join(found)} can't be combined")
+        return next(iter(found.values()), None)
+
+    def _format(self) -> StructuredOutputs | None:
+        """What response_format asks for. Raises ValueError."""
         given = {name: value for name, value in (self.response_format or {}).items() if value is not None}
         match {"type": "text", "schema": _OBJECT, **given}:
             case {"type": "text"}:
-                return bound
-            case _ if bound:
-                raise ValueError("response_format and structured_outputs can't be combined")
+                return None
             case {"type": "json_object", "schema": dict(schema)}:  # llama-server's form may have a schema
-                return _schema(schema)
+                return StructuredOutputs(json=schema)
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-                return _schema(schema)
+                return StructuredOutputs(json=schema)
         raise ValueError("response_format must be text, json_object, or json_schema with a schema")
 
     @property
@@ -172,11 +198,8 @@ class ChatBody(Body, kw_only=True):
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.tools:
-            raise ValueError("tools are not supported")
         self.max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         super().__post_init__()
 
@@ -193,13 +216,6 @@ class CompletionBody(Body, kw_only=True):
     prompt: str | list[str | int | list[int]]
     """A text, a list of tokens, or a list of texts and token lists."""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.echo or self.suffix:
-            raise ValueError("echo and suffix are not supported")
-        super().__post_init__()
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -245,6 +261,9 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
         parsed = msgspec.json.decode(body, type=kind)
         if isinstance(parsed, Body):
             raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            for name in _UNSUPPORTED:
+                if name in raw and msgspec.json.decode(raw[name]) not in _OFF:
+                    raise InvalidRequest(f"this server doesn't support {name}", name)
             given = {name: msgspec.json.decode(raw[name]) for name in options_of(SamplingOptions) if name in raw}
             if given.get("top_p") == 0:  # allowed in OpenAI's API, like any small temperature
                 given["top_p"] = 1e-9

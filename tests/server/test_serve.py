@@ -181,9 +181,15 @@ def test_stop_strings_and_several_prompts(server):
         (TEXT, {"prompt": "x", "speculative": {"drafter": "nobody"}}, "nobody", None),
         (TEXT, {"prompt": "x", "speculative": {"unheard": 1}}, "unheard", "speculative"),
         (TEXT, {"prompt": "x", "speculative": {"drafter": "lookahead", "draft_tokens": "auto"}}, "chains", None),
-        (TEXT, {"prompt": "x", "echo": True}, "echo", None),
+        (TEXT, {"prompt": "x", "echo": True}, "echo", "echo"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url", "messages"),
-        (CHAT, {"messages": ASKED, "tools": [{}]}, "tools", None),
+        (CHAT, {"messages": ASKED, "tools": [{}]}, "tools", "tools"),
+        (CHAT, {"messages": ASKED, "tool_choice": "required"}, "tool_choice", "tool_choice"),
+        (CHAT, {"messages": ASKED, "function_call": {"name": "f"}}, "function_call", "function_call"),
+        (TEXT, {"prompt": "x", "logit_bias": {"5": -100}}, "logit_bias", "logit_bias"),
+        (TEXT, {"prompt": "x", "structured_outputs": {"structural_tag": "{}"}}, "structural_tag", "structured_outputs"),
+        (TEXT, {"prompt": "x", "grammar": 'root ::= "x"', "guided_regex": "a"}, "grammar and guided_regex", None),
+        (TEXT, {"prompt": "x", "json_schema": {"type": "strnig"}}, "strnig", None),
         (CHAT, {"messages": [*ASKED, {"role": "assistant", "tool_calls": [{}]}]}, "tools", "messages"),
         (CHAT, {"messages": [*ASKED, {"role": "tool", "content": "4"}]}, "tools", "messages"),
         (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, "file", "prediction"),
@@ -216,6 +222,10 @@ def test_answers_that_are_bound(server):
     for way, (asked, allowed) in ways.items():
         status, answer = server.post(TEXT, {"prompt": "x", "structured_outputs": {way: asked}})
         assert status == 200 and answer["choices"][0]["text"] in allowed
+    others = {"json_schema": ({"const": 5}, {"5"}), "guided_json": ('{"const": 5}', {"5"}), "grammar": ways["grammar"]}
+    for name, (asked, allowed) in {**others, **{f"guided_{way}": ways[way] for way in ways}}.items():
+        _, answer = server.post(TEXT, {"prompt": "x", name: asked, "tool_choice": "auto", "logit_bias": {}})
+        assert answer["choices"][0]["text"] in allowed
     for bound in ({"structured_outputs": {"json_object": True, "unheard": None}}, {"response_format": BOUND}):
         _, answer = server.post(TEXT, {"prompt": "x", "max_tokens": 4, **bound})
         assert answer["choices"][0]["text"][0] == "{"
