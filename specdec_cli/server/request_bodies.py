@@ -153,7 +153,7 @@ class Body(Struct):
             case {"type": "text"}:
                 return None
             case {"type": "json_object", "schema": dict(schema)}:  # llama-server's form may have a schema
-                return StructuredOutputs(json=schema)
+                return StructuredOutputs(json=schema or _OBJECT)
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
                 return StructuredOutputs(json=schema)
         raise ValueError("response_format must be text, json_object, or json_schema with a schema")

@@ -226,7 +226,9 @@ def test_answers_that_are_bound(server):
     for name, (asked, allowed) in {**others, **{f"guided_{way}": ways[way] for way in ways}}.items():
         _, answer = server.post(TEXT, {"prompt": "x", name: asked, "tool_choice": "auto", "logit_bias": {}})
         assert answer["choices"][0]["text"] in allowed
-    for bound in ({"structured_outputs": {"json_object": True, "unheard": None}}, {"response_format": BOUND}):
+    objects = BOUND, {**BOUND, "schema": {}}
+    formats = ({"response_format": form} for form in objects)
+    for bound in ({"structured_outputs": {"json_object": True, "unheard": None}}, *formats):
         _, answer = server.post(TEXT, {"prompt": "x", "max_tokens": 4, **bound})
         assert answer["choices"][0]["text"][0] == "{"
 
