@@ -28,6 +28,8 @@ _UNSUPPORTED = ("tools", "tool_choice", "functions", "function_call", "logit_bia
 """Fields that would change an answer."""
 _OFF: tuple[Any, ...] = (None, False, "", [], {}, "none", "auto")
 """Values with which those change nothing; some clients send them."""
+_MEANT = (("top_p", 0, 1e-9), ("top_k", -1, 0), ("repeat_last_n", -1, 2**31 - 1))
+"""Values that OpenAI's API, vLLM or llama-server allow, and the options' own values that mean the same."""
 _Count = Annotated[int, Meta(ge=-1, lt=2**31)]
 """A number of tokens; -1, as LM Studio's clients send it, for no limit."""
 _Body = TypeVar("_Body")
@@ -265,10 +267,9 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
                 if name in raw and msgspec.json.decode(raw[name]) not in _OFF:
                     raise InvalidRequest(f"this server doesn't support {name}", name)
             given = {name: msgspec.json.decode(raw[name]) for name in options_of(SamplingOptions) if name in raw}
-            if given.get("top_p") == 0:  # allowed in OpenAI's API, like any small temperature
-                given["top_p"] = 1e-9
-            if given.get("top_k") == -1:  # vLLM's clients
-                given["top_k"] = 0
+            for name, value, meant in _MEANT:
+                if given.get(name) == value:
+                    given[name] = meant
             if isinstance(heat := given.get("temperature"), float) and heat > 0:
                 given["temperature"] = max(heat, 0.001)
             parsed.options = _options(given)

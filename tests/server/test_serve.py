@@ -27,6 +27,7 @@ from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.server.answer_objects import ChatStyle, Style
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
+from specdec_cli.server.request_bodies import ChatBody, parse
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
 
@@ -115,6 +116,21 @@ def test_seeds_repeat_choices_differ_and_the_smallest_temperature_and_top_p_are_
     assert drawn == again and drawn[0] != drawn[1]
     for more in ({"temperature": 1e-8}, {"temperature": 2, "top_p": 0}):
         assert texts(server, seed=5, **more) == texts(server)
+
+
+def test_minus_one_is_no_limit_or_any_seed(server):
+    drawn, penalised = {"seed": 5, "temperature": 2.0, "min_p": 0}, {"repeat_penalty": 1.5, "max_tokens": 100}
+    assert texts(server, **drawn, top_k=-1) == texts(server, **drawn, top_k=0) != texts(server, **drawn)
+    whole, usual = texts(server, **penalised, repeat_last_n=-1), texts(server, **penalised)
+    assert whole == texts(server, **penalised, repeat_last_n=512) != usual
+    assert len(texts(server, max_tokens=-1)[0]) > len(texts(server)[0])
+    assert texts(server, seed=-1, temperature=2.0) != texts(server, seed=-1, temperature=2.0)
+
+
+def test_the_texts_of_a_message_are_lines():
+    parts = [{"type": "text", "text": text} for text in "ab"]
+    body = json.dumps({"messages": [{"role": "user", "content": parts}]})
+    assert parse(body.encode(), ChatBody).prompts == [[{"role": "user", "content": "a\nb"}]]
 
 
 def test_logprobs(server):
