@@ -90,6 +90,11 @@ class GrammarState:
         tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes()[:_MOST_REQUIRED])
         return tokens[:most]
 
+    def completed(self, context: Sequence[int], prompt_tokens: int) -> bool:
+        self.begin(context, prompt_tokens)
+        self._follow(())
+        return self._mode is _Mode.BOUND and bool(self._matcher.is_accepting())
+
     def allowed(self, tokens: Sequence[int]) -> int:
         for place, token in enumerate(tokens):
             mask = self.mask(tokens[:place])

@@ -31,5 +31,8 @@ class Constraint(Protocol):
     def expected(self, most: int) -> list[int]:
         """Up to `most` tokens for the bytes that must follow the text. Other tokens may spell the same bytes."""
 
+    def completed(self, context: Sequence[int], prompt_tokens: int) -> bool:
+        """Whether the answer may end after this text. Afterwards the constraint follows this text."""
+
     def allowed(self, tokens: Sequence[int]) -> int:
         """How many of these tokens, counted from the first, may follow the text."""

@@ -399,7 +399,8 @@ class Generation:
                 result.threads = tuple(context.thread_log)
                 result.conditions = conditions(models.target.threads, context.n_ctx)
                 limit = {"length": "-n", "context": "-c"}.get(result.finish_reason)
-                if result.settings.grammar and limit:
+                constraint = result.settings.constraint(models.target.model) if limit else None
+                if constraint and not constraint.completed([*result.prompt, *result.tokens], len(result.prompt)):
                     result.notes += (f"the answer stopped at {limit} before it fulfilled its grammar; raise {limit}",)
                 session.keep_costs()
                 result.notes += tuple(note for note in session.notes if note not in known)

@@ -16,6 +16,7 @@ def test_a_schema_from_a_file_or_as_text(tmp_path):
     assert answers[0]["text"] == answers[1]["text"] and not invalid(answers[0]["text"], SCHEMA)
     assert answers[0]["finish_reason"] == "stop" and answers[0]["stats"]["forced"] > 5
     assert "fulfilled its grammar" in succeeded(*BOUND, "-n", 3).stderr, "an answer that is cut off is no failure"
+    assert "fulfilled" not in succeeded("run", PROMPT, "--regex", "a", "-n", 1).stderr, "nothing is missing"
 
 
 def test_a_grammar_and_a_regular_expression(tmp_path):
