@@ -36,8 +36,8 @@ class TokenVocabulary(Protocol):
 
 
 class _Mode(Enum):
-    """FREE: in a thinking block, which isn't constrained. OPEN: at the start, where a thinking block may begin. BOUND:
-    constrained by the grammar. LOST: after a token that the grammar forbids.
+    """FREE: in a thinking block, where only end tokens are forbidden. OPEN: at the start, where a thinking block may
+    begin. BOUND: constrained by the grammar. LOST: after a token that the grammar forbids.
     """
 
     FREE, OPEN, BOUND, LOST = range(4)
@@ -48,7 +48,7 @@ class GrammarState:
 
     def __init__(self, vocabulary: TokenVocabulary, grammar: Grammar, written: int = 0) -> None:
         self._vocabulary = vocabulary  # keeps it alive: the tokenizer has only a weak reference
-        self._tokens = _tokens_of(vocabulary)
+        self._tokens, self._no_end = _tokens_of(vocabulary)
         self._n_vocab, self._written = vocabulary.n_vocab, written
         self._start = matcher_of(vocabulary, grammar)
         self._matcher = self._start
@@ -138,7 +138,7 @@ class GrammarState:
 
     def _present_mask(self) -> Mask | None:
         if self._mode in (_Mode.FREE, _Mode.LOST):
-            return None
+            return self._no_end if self._mode is _Mode.FREE else None
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._require_sound()
         mask: Mask = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
@@ -186,22 +186,25 @@ class GrammarState:
 def matcher_of(vocabulary: TokenVocabulary, grammar: Grammar) -> LLMatcher:
     """An answer's first matcher, to be copied. The grammar keeps it: it may take as long as `grammar.compiled`."""
     if (found := grammar.matchers.get(vocabulary)) is None:
-        found = LLMatcher(_tokens_of(vocabulary), grammar.compiled(), log_level=0)
+        found = LLMatcher(_tokens_of(vocabulary)[0], grammar.compiled(), log_level=0)
         found.compute_bitmask()  # which takes long where much text is required
         grammar.matchers[vocabulary] = found
     return found
 
 
-_known: weakref.WeakKeyDictionary[Any, LLTokenizer] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, tuple[LLTokenizer, Mask]] = weakref.WeakKeyDictionary()
 
 
-def _tokens_of(vocabulary: TokenVocabulary) -> LLTokenizer:
-    """A model's tokenizer for llguidance, cached because 150,000 tokens take a second."""
+def _tokens_of(vocabulary: TokenVocabulary) -> tuple[LLTokenizer, Mask]:
+    """A model's tokenizer for llguidance, and a mask of all tokens but the end tokens. Cached because 150,000 tokens
+    take a second.
+    """
     if vocabulary not in _known:
         ends = [token for token in range(vocabulary.n_vocab) if vocabulary.is_end(token)]
         if not ends:
             raise UsageError("a grammar needs an end token; this model has none", "Use another model, or no grammar.")
-        _known[vocabulary] = LLTokenizer(_Pieces(vocabulary, ends[0]), n_vocab=vocabulary.n_vocab, eos_token=ends)
+        tokens = LLTokenizer(_Pieces(vocabulary, ends[0]), n_vocab=vocabulary.n_vocab, eos_token=ends)
+        _known[vocabulary] = tokens, ~np.isin(np.arange(vocabulary.n_vocab), ends)
     return _known[vocabulary]
 
 

@@ -146,6 +146,12 @@ def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
     assert bound.allowed(ids(b"no")) == 0
 
 
+def test_the_answer_does_not_end_within_thoughts():
+    bound, _ = state(Grammar.regex("yes"), [THINK], 1, marks=THINKS)
+    assert pieces(~bound.mask()) == {END}
+    assert bound.allowed([*ids(b"no"), END]) == 1, "nor by a draft"
+
+
 @pytest.mark.parametrize("written", [0, 5, 15])
 @pytest.mark.parametrize("turns", [1, 2])
 def test_of_several_messages_only_the_final_one_is_bound(turns, written):
