@@ -172,7 +172,9 @@ def create_chain(names: Sequence[str], contexts: Sequence[DrafterContext]) -> Dr
     for name, own in zip(names, contexts, strict=True):
         guide = next((earlier for earlier in made if hasattr(earlier, "sequel")), None)
         made.append(create(name, replace(own, guide=cast(Guide, guide))))
-    return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
+    if len(made) > 1:
+        return ChainDrafter(made, contexts[0].sampler.constraint)
+    return made[0] if made else NoDrafter()
 
 
 def form(name: str) -> DraftForm:

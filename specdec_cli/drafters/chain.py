@@ -5,22 +5,24 @@ Each keeps its own q, so the output is as exact as with any of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted, reason_of
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
 
 
 class ChainDrafter:
-    """Asks its drafters in order. A later one reads nothing until it is asked for the first time; one that fails is
-    not asked again, and `note` says why.
+    """Asks its drafters in order, and passes over a draft whose first token the constraint forbids. A later one reads
+    nothing until it is asked for the first time; one that fails is not asked again, and `note` says why.
     """
 
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
+    def __init__(self, drafters: Sequence[Drafter], constraint: Constraint | None = None) -> None:
         self.name = "+".join(drafter.name for drafter in drafters)
         self.note = ""
         self._drafters = drafters
+        self._allowed: Callable[[Sequence[int]], int] = constraint.allowed if constraint else len
         self._started: set[str] = set()
         self._failed: set[str] = set()
         self._prompt: Sequence[int] = ()
@@ -48,7 +50,8 @@ class ChainDrafter:
             except Exception as error:  # the others go on
                 self._fail(drafter, error)
                 continue
-            if draft.tokens:
+            # A sampled draft (with q) is kept: passing over it would bias the output.
+            if draft.tokens and (draft.q is not None or draft.parents is not None or self._allowed(draft.tokens[:1])):
                 return draft
         return NO_DRAFT
 

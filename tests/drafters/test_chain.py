@@ -1,9 +1,12 @@
 """Several drafters in a row: who is asked, who learns what, and what happens when one fails."""
 
-from fakes import Counting, FakeTarget, ScriptedDrafter, Table, drafter_of, drafts_of, run, steps_of, tokens_of
+from types import SimpleNamespace
+
+from fakes import GREEDY, Counting, FakeTarget, ScriptedDrafter, Table, drafter_of, drafts_of, run, steps_of, tokens_of
 from timed import FLAT, auto
 
 from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.fixed import FixedLength
@@ -126,6 +129,17 @@ def test_what_is_less_likely_right_than_wrong_is_left_to_the_next():
     assert sources_of(counted(first, Scripted("b", [(2,), (4,)]), max_tokens=4)) == ["b"] and first.asked
     last = Unsure("a", [(2,), (4,)])
     assert "a" in sources_of(counted(Scripted("b", []), last, max_tokens=4)), "there is nobody to leave it to"
+
+
+def test_a_draft_that_a_constraint_forbids_is_passed_over_unless_it_was_drawn():
+    constraint = SimpleNamespace(allowed=lambda tokens: int(9 not in tokens))
+    for q, source in ((None, "b"), (lambda token: token, "a")):
+        first = Scripted("a", [(9,)])
+        first._q = q
+        chain = ChainDrafter([first, Scripted("b", [(2,)])], constraint)
+        assert chain.propose((0,), 1, FixedLength(1)).source == source
+    sampler = StandardSampler(GREEDY, constraint=constraint)
+    assert drafter_of("ngram+model", Counting(), sampler)._allowed is constraint.allowed
 
 
 class Failing(NgramDrafter):
