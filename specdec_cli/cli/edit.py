@@ -137,7 +137,7 @@ class Passage:
         shared, left_out, added = counts(answer)
         alone = not _SAID.match(answer) or bool(_SAID.match(old))
         if alone and 2 * shared >= left_out + added and not any(text.strip("\n") == old for text in clear):
-            clear[blank + answer.strip("\n")] = True
+            clear[answer.strip("\n")] = True
         text = max(clear, key=score, default="")
         if not clear.get(text):
             what = "the answer doesn't contain the changed text: nothing was written"
@@ -145,7 +145,8 @@ class Passage:
         if _left_out(text) > _left_out(old):
             what = "the answer leaves out a part of the text: nothing was written"
             raise SpecdecError(what, "Change fewer lines (--range A:B), or use a larger model.")
-        return self.before + self._with_endings(text.rstrip("\n") + ending) + self.behind
+        text = text.rstrip("\n") + ending
+        return self.before + self._with_endings(text if text.startswith("\n") else blank + text) + self.behind
 
     def _with_endings(self, text: str) -> str:
         """A changed text, in which the old lines keep their endings and new lines get the file's most frequent one."""

@@ -103,6 +103,9 @@ def test_blank_lines_before_a_text_stay(changed):
     assert changed(TEXT, text) == text
     new = TEXT.replace("\n\n\n", "\n\n```sh\npython code.py\n```\n\n")
     assert changed(new, text) == f"\n\n{new}"
+    new = TEXT.replace("1", "3")
+    assert changed("```\nprint(add(3, 2))\n```", lines="3:5") == new
+    assert changed("```\n\n\n\nprint(add(3, 2))\n```", lines="3:5") == new.replace("\n\n", "\n\n\n"), "but may grow"
 
 
 @pytest.mark.parametrize("inner", ["```sh\nmake\n```\n", "~~~\nmake\n~~~\n", "1. Run\n   ```sh\n   make\n   ```\n"])
