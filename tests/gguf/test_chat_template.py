@@ -3,7 +3,7 @@ from dataclasses import replace
 import ggufs
 import pytest
 
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.gguf import chat_template as chat
 from specdec_cli.gguf.header import Header
 from specdec_cli.weights.prompt import tokenize
@@ -160,6 +160,28 @@ def test_tokens_of_a_conversation_have_one_bos():
     prompt = tokenize("Hi", letters, model(), "Be brief.")
     assert letters.texts == [chat.render(model(), [{"role": "system", "content": "Be brief."}, *user()])]
     assert 0 not in prompt.tokens and prompt.notes == ()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}",
+        "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
+    ],
+    ids=["refuses it", "leaves it out"],
+)
+def test_a_system_message_without_a_place_joins_the_next(template):
+    letters = Letters()
+    tokenize("Hi", letters, model(template), "Be brief.")
+    assert letters.texts == ["Be brief.\nHi"]
+
+
+def test_empty_fields_of_a_message_are_dropped_and_others_must_be_texts():
+    letters, message = Letters(), {"role": "assistant", "content": "", "name": "a", "tool_calls": None, "refusal": None}
+    tokenize([message], letters, model("{{ messages[0] | tojson }}"))
+    assert letters.texts == ['{"role": "assistant", "content": "", "name": "a"}']
+    with pytest.raises(UsageError, match="not a message"):
+        tokenize([{**message, "tool_calls": [{}]}], letters, model())
 
 
 @pytest.mark.parametrize(
