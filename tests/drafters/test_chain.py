@@ -134,8 +134,8 @@ def test_what_is_less_likely_right_than_wrong_is_left_to_the_next():
 def test_a_draft_that_a_constraint_forbids_is_passed_over_unless_it_was_drawn():
     constraint = SimpleNamespace(allowed=lambda tokens: int(9 not in tokens))
     for q, source in ((None, "b"), (lambda token: token, "a")):
-        first = Scripted("a", [(9,)])
-        first._q = q
+        first = Scripted("a", [])
+        first.propose = lambda *_, q=q: Draft((9,), q, "a")
         chain = ChainDrafter([first, Scripted("b", [(2,)])], constraint)
         assert chain.propose((0,), 1, FixedLength(1)).source == source
     sampler = StandardSampler(GREEDY, constraint=constraint)
