@@ -13,6 +13,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from specdec_cli.constraints.finite_schema import has_finite_value
+from specdec_cli.constraints.gbnf import gbnf_to_lark, is_gbnf
 
 _LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON on one line, like Python's. Where only one text is possible, no decoding is needed."""
@@ -75,7 +76,8 @@ def _converted(kind: str, text: str, matcher: Any) -> str:
     if kind == "regex":
         return str(matcher.grammar_from_regex(text))
     if kind == "grammar":
-        return str(matcher.grammar_from_lark(_part("gbnf_to_lark").any_to_lark(text)))
+        lark = f"%llguidance {{}}\n\n{gbnf_to_lark(text, _part('gbnf_to_lark'))}" if is_gbnf(text) else text
+        return str(matcher.grammar_from_lark(lark))
     schema = json.loads(text)
     if schema is False:
         raise ValueError(_NONE)

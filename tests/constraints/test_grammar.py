@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from specdec_cli import Grammar
 from specdec_cli.constraints import grammar as grammar_module
@@ -34,6 +35,8 @@ from specdec_cli.decoding.errors import Interrupted, UsageError
         (Grammar.rules('other ::= "a"'), "root"),
         (Grammar.rules('root ::= root "a"'), "no text matches it"),
         (Grammar.rules("start: ("), "grammar"),
+        (Grammar.rules('root ::= "a"\nb ::= "\\q"'), "line 2"),
+        (Grammar.rules("root ::= other"), "no rule 'other'"),
         (Grammar.regex("(["), "unclosed"),
         (Grammar.regex("(?=a)b"), "look-around"),
         (Grammar.regex(r"[^\s\S]"), "no text matches it"),
@@ -128,6 +131,30 @@ def test_kept_grammars_are_counted_in_characters():
 )
 def test_what_can_be_used(grammar):
     assert grammar.compiled()
+
+
+def matches(grammar, text):
+    matcher = LLMatcher(LLTokenizer("byte"), grammar.compiled(), log_level=0)
+    return matcher.try_consume_tokens([*text.encode()]) == len(text.encode()) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    ("rules", "fits", "differs"),
+    [
+        ('root ::= word "ing"\nword ::= [a-z]+', ("sing", "inging"), ("ing", "sin")),
+        ('root ::= a "bc"\na ::= "a" "b"?', ("abc", "abbc"), ("ab",)),
+        ('root ::= (x | y)* "!"\nx ::= [ab]+ "c"\ny ::= "b"+ "d"', ("bbdac!", "bc!"), ("ad!",)),
+        ('root ::= ["] ([^"\\\\] | "\\\\" ["u] [0-9a-f]{2})* ["]', ('"a\\"0fb"', '""'), ('"\\"', '"\\u0"')),
+        ('root ::= [a-z]{2,3} "-" ("" | [0-9]{0}) [a-z]{2}', ("ab-cd", "abc-de"), ("a-bc", "abcd-ef", "ab-cde")),
+        (r'root ::= "F\u00e9d" [\u00C0-\u017F] [+--] .', ("F\u00e9d\u00e9,\n", "F\u00e9d\u0101-a"), ("\ue9de+a",)),
+        ('root ::= start a A fooBar foo-bar # ?start: "x"\nstart ::= "x"\na ::= "y"\nA ::= "z"\n'
+         'fooBar ::= "1"\nfoo-bar ::= [a&&b]', ("xyz1&", "xyz1a"), ("xyy1a",)),
+        ('?start: "a" b // b ::= "c"\n!b: "::="', ("a::=",), ("ac",)),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_rules_match_what_they_match_in_llama_cpp(rules, fits, differs):
+    assert [text for text in (*fits, *differs) if matches(Grammar.rules(rules), text)] == [*fits]
 
 
 # Which schemas have a finite value: the definitions that do are a least fixed point.
