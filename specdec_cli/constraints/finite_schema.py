@@ -20,7 +20,7 @@ def has_finite_value(root: Any) -> bool:
     due, seen = ["#"], {"#"}
     while due:
         name = due.pop()
-        lacking = _lacking(_resolved(root, name), finite)
+        lacking = _lacking(resolved(root, name), finite)
         if lacking is None:
             finite.add(name)
             due += waiting.pop(name, ())
@@ -70,7 +70,7 @@ def _lacking_of_kind(kind: object, schema: Mapping[str, Any], finite: set[str]) 
     return next((lacking for part in parts if (lacking := _lacking(part, finite)) is not None), None)
 
 
-def _resolved(root: Any, reference: str) -> Any:
+def resolved(root: Any, reference: str) -> Any:
     """The part of the schema that a pointer names; True for anchors, and if there is none, which llguidance reports."""
     anchor, *steps = unquote(reference).removeprefix("#").split("/")
     part = True if anchor else root

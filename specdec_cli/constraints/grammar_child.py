@@ -14,12 +14,14 @@ from typing import Any
 
 from specdec_cli.constraints.finite_schema import has_finite_value
 from specdec_cli.constraints.gbnf import gbnf_to_lark, is_gbnf
+from specdec_cli.constraints.supported_schema import read_schema, supported
 
 _LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON on one line, like Python's. Where only one text is possible, no decoding is needed."""
 _STACK_BYTES = 1 << 20
 """The stack of the thread that compiles. llguidance crashes if a grammar needs more; the parent process has more."""
 _NONE = "no text matches it"
+_ONE_OF = "oneOf works only where it is plain that no value fits two of its alternatives; anyOf has no such limit"
 _MAX_REASON = 2000
 
 
@@ -50,6 +52,8 @@ def _compiled(kind: str, text: str) -> dict[str, str]:
     core = _part("_lib")
     grammar = _converted(kind, text, core.LLMatcher)
     problem = core.LLMatcher.validate_grammar(grammar)
+    if "coerce_one_of" in problem:
+        problem = _ONE_OF
     if not problem and kind == "json_schema" and not has_finite_value(json.loads(text)):
         problem = _NONE
     if not problem:
@@ -78,9 +82,9 @@ def _converted(kind: str, text: str, matcher: Any) -> str:
     if kind == "grammar":
         lark = f"%llguidance {{}}\n\n{gbnf_to_lark(text, _part('gbnf_to_lark'))}" if is_gbnf(text) else text
         return str(matcher.grammar_from_lark(lark))
-    schema = json.loads(text)
+    schema = read_schema(text)
     if schema is False:
         raise ValueError(_NONE)
     if not isinstance(schema, dict) and schema is not True:
         raise ValueError("it is not a JSON object")
-    return str(matcher.grammar_from_json_schema({} if schema is True else schema, overrides=_LAYOUT))
+    return str(matcher.grammar_from_json_schema({} if schema is True else supported(schema, schema), overrides=_LAYOUT))

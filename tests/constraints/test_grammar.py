@@ -30,6 +30,9 @@ from specdec_cli.decoding.errors import Interrupted, UsageError
         (Grammar.json_schema({"enum": []}), "nsatisfiable"),
         (Grammar.json_schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
         (Grammar.json_schema({"type": "object", "properties": {"a": {"$ref": "#/nope"}}}), "/nope"),
+        (Grammar.json_schema({"const": 1234567890123456789}), "1234567890123456789"),
+        (Grammar.json_schema('{"maximum": 1e400}'), "1e400"),
+        (Grammar.json_schema({"oneOf": [{"$ref": "#/$defs/a"}, {}], "$defs": {"a": {"minimum": 1}}}), "no such limit"),
         (Grammar.json_schema({"$ref": "http://127.0.0.1:9/schema"}), "schema"),
         (Grammar.rules(""), "grammar"),
         (Grammar.rules('other ::= "a"'), "root"),
@@ -155,6 +158,30 @@ def matches(grammar, text):
 )  # fmt: skip
 def test_rules_match_what_they_match_in_llama_cpp(rules, fits, differs):
     assert [text for text in (*fits, *differs) if matches(Grammar.rules(rules), text)] == [*fits]
+
+
+KINDS = {k: {"type": "object", "properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "differs"),
+    [
+        ({"pattern": '^[^"<>]{1,9}$', "type": "string"}, ('"a\\nb\\\\"',), ('"a\\"b"',)),
+        ({"patternProperties": {r"^[^\\]+$": {"const": 1}}, "type": "object", "additionalProperties": False},
+         ('{"a": 1}',), ('{"\\\\": 1}',)),
+        ({"oneOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "$defs": {"a": {"type": "array", "items": False}}},
+         ("[]", "null"), ("1",)),
+        ({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": KINDS},
+         ('{"k": "a"}', '{"k": "b"}'), ('{"k": "c"}',)),
+        ({"type": "array", "items": {"const": 1}, "uniqueItems": False}, ("[1, 1]",), ("[2]",)),
+        ({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"const": 1}},
+         ('{"a": 1}',), ('{"a": 2}',)),
+        ({"const": {"uniqueItems": False}}, ('{"uniqueItems": false}',), ("{}",)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_schemas_that_are_rewritten(schema, fits, differs):
+    assert [text for text in (*fits, *differs) if matches(Grammar.json_schema(schema), text)] == [*fits]
 
 
 # Which schemas have a finite value: the definitions that do are a least fixed point.

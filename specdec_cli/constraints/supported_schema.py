@@ -1,0 +1,107 @@
+"""Rewrites JSON schemas so that llguidance enforces exactly what they say, or refuses them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from typing import Any
+
+from specdec_cli.constraints.finite_schema import resolved
+
+_OF_NAMES = {"properties", "patternProperties", "$defs", "definitions"}
+_OF_SCHEMAS = {"anyOf", "allOf", "oneOf", "prefixItems"}
+_TYPE_OF = {
+    **{dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean"},
+    type(None): "null",
+}
+_NO_KEYWORDS = {"const", "enum", "default", "examples"}
+_DEEPEST = 8
+"""How many references and properties are followed to find out whether alternatives exclude each other."""
+
+
+def read_schema(text: str) -> Any:
+    """Raises ValueError for a number that llguidance would change: it computes in double precision."""
+    return json.loads(text, parse_int=_whole, parse_float=_finite)
+
+
+def supported(schema: Any, root: Any) -> Any:
+    """A schema without what is trivially true, and with `anyOf` for `oneOf` where alternatives exclude each other."""
+    if not isinstance(schema, dict):
+        return schema
+    new: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _OF_NAMES and isinstance(value, dict):
+            new[key] = {
+                _without_controls(name) if key == "patternProperties" else name: supported(part, root)
+                for name, part in value.items()
+            }
+        elif key in _OF_SCHEMAS and isinstance(value, list):
+            new[key] = [supported(part, root) for part in value]
+        elif key == "pattern" and isinstance(value, str):
+            new[key] = _without_controls(value)
+        elif (key, value) not in (("uniqueItems", False), ("propertyNames", {"type": "string"})):
+            new[key] = value if key in _NO_KEYWORDS else supported(value, root)
+    pairs = itertools.combinations(new.get("oneOf") or (), 2)
+    if "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):
+        new["anyOf"] = new.pop("oneOf")
+    return new
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if abs(number) > 2**53 and (len(text) > 300 or int(float(number)) != number):
+        raise ValueError(f"the number {text[:30]} has too many digits: whole numbers are exact up to 2^53")
+    return number
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"the number {text[:30]} is too large")
+    return number
+
+
+def _without_controls(pattern: str) -> str:
+    r"""llguidance lets `\"` and `\\` through where a negated class allows a control character that needs `\u00`."""
+    return re.sub(r"\\.|\[\^(?![]-])", lambda found: found[0] + r"\x00-\x08" * (found[0] == "[^"), pattern, flags=re.S)
+
+
+def _exclude(one: Any, other: Any, root: Any, depth: int = 0) -> bool:
+    """Whether it's certain that no value fits two schemas."""
+    one, other = _target(one, root), _target(other, root)
+    if not isinstance(one, dict) or not isinstance(other, dict) or depth > _DEEPEST:
+        return False
+    shared = _types(one) & _types(other)
+    if not shared:
+        return True
+    values, others = _values(one), _values(other)
+    if values is not None and others is not None:
+        return not any(value in others for value in values)
+    if shared != {"object"}:
+        return False
+    required = [name for name in one.get("required") or () if name in (other.get("required") or ())]
+    mine, theirs = (each.get("properties") or {} for each in (one, other))
+    return any(_exclude(mine.get(name), theirs.get(name), root, depth + 1) for name in required)
+
+
+def _target(schema: Any, root: Any) -> Any:
+    for _ in range(_DEEPEST):
+        if isinstance(schema, dict) and isinstance(name := schema.get("$ref"), str) and name.startswith("#"):
+            schema = resolved(root, name)
+    return schema
+
+
+def _types(schema: dict[str, Any]) -> frozenset[str]:
+    """The types that a schema's values may have; whole numbers are numbers."""
+    named = schema.get("type", [*_TYPE_OF.values()])
+    types = frozenset(
+        "number" if each == "integer" else each for each in ([named] if isinstance(named, str) else named)
+    )
+    if (values := _values(schema)) is not None:
+        types &= {_TYPE_OF[type(value)] for value in values}
+    return types
+
+
+def _values(schema: dict[str, Any]) -> list[Any] | None:
+    return [schema["const"]] if "const" in schema else schema.get("enum")
