@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from contextlib import suppress
 from typing import Any
 
 from specdec_cli.constraints.finite_schema import resolved
@@ -22,12 +23,15 @@ _DEEPEST = 8
 
 
 def read_schema(text: str) -> Any:
-    """Raises ValueError for a number that llguidance would change: it computes in double precision."""
-    return json.loads(text, parse_int=_whole, parse_float=_finite)
+    """Raises ValueError for numbers beyond double precision, in which llguidance computes."""
+    return json.loads(text, parse_float=_finite)
 
 
 def supported(schema: Any, root: Any) -> Any:
-    """A schema without what is trivially true, and with `anyOf` for `oneOf` where alternatives exclude each other."""
+    """A schema without what is trivially true, and with `anyOf` for `oneOf` where alternatives exclude each other.
+
+    Raises ValueError for a constant that llguidance would change.
+    """
     if not isinstance(schema, dict):
         return schema
     new: dict[str, Any] = {}
@@ -42,18 +46,22 @@ def supported(schema: Any, root: Any) -> Any:
         elif key == "pattern" and isinstance(value, str):
             new[key] = _without_controls(value)
         elif (key, value) not in (("uniqueItems", False), ("propertyNames", {"type": "string"})):
+            if key in ("const", "enum"):
+                _require_exact(value)
             new[key] = value if key in _NO_KEYWORDS else supported(value, root)
-    pairs = itertools.combinations(new.get("oneOf") or (), 2)
-    if "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):
-        new["anyOf"] = new.pop("oneOf")
+    with suppress(TypeError):  # not a schema: llguidance says what is wrong
+        pairs = itertools.combinations(new.get("oneOf") or (), 2)
+        if "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):
+            new["anyOf"] = new.pop("oneOf")
     return new
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if abs(number) > 2**53 and (len(text) > 300 or int(float(number)) != number):
-        raise ValueError(f"the number {text[:30]} has too many digits: whole numbers are exact up to 2^53")
-    return number
+def _require_exact(value: Any) -> None:
+    if isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            _require_exact(part)
+    elif isinstance(value, int) and abs(value) > 2**53 and (abs(value) > 1e300 or int(float(value)) != value):
+        raise ValueError(f"the constant {str(value)[:30]} has too many digits: whole numbers are exact up to 2^53")
 
 
 def _finite(text: str) -> float:
