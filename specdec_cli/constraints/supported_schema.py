@@ -27,10 +27,11 @@ def read_schema(text: str) -> Any:
     return json.loads(text, parse_float=_finite)
 
 
-def supported(schema: Any, root: Any) -> Any:
+def supported(schema: Any, root: Any, one_of: bool) -> Any:
     """A schema without what is trivially true, and with `anyOf` for `oneOf` where alternatives exclude each other.
 
-    Raises ValueError for a constant that llguidance would change.
+    one_of: whether that may be replaced: not if a reference may point into it. Raises ValueError for a constant that
+    llguidance would change.
     """
     if not isinstance(schema, dict):
         return schema
@@ -38,20 +39,20 @@ def supported(schema: Any, root: Any) -> Any:
     for key, value in schema.items():
         if key in _OF_NAMES and isinstance(value, dict):
             new[key] = {
-                _without_controls(name) if key == "patternProperties" else name: supported(part, root)
+                _without_controls(name) if key == "patternProperties" else name: supported(part, root, one_of)
                 for name, part in value.items()
             }
         elif key in _OF_SCHEMAS and isinstance(value, list):
-            new[key] = [supported(part, root) for part in value]
+            new[key] = [supported(part, root, one_of) for part in value]
         elif key == "pattern" and isinstance(value, str):
             new[key] = _without_controls(value)
         elif (key, value) not in (("uniqueItems", False), ("propertyNames", {"type": "string"})):
             if key in ("const", "enum"):
                 _require_exact(value)
-            new[key] = value if key in _NO_KEYWORDS else supported(value, root)
+            new[key] = value if key in _NO_KEYWORDS else supported(value, root, one_of)
     with suppress(TypeError):  # not a schema: llguidance says what is wrong
         pairs = itertools.combinations(new.get("oneOf") or (), 2)
-        if "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):
+        if one_of and "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):
             new["anyOf"] = new.pop("oneOf")
     return new
 
@@ -72,7 +73,12 @@ def _finite(text: str) -> float:
 
 def _without_controls(pattern: str) -> str:
     r"""llguidance lets `\"` and `\\` through where a negated class allows a control character that needs `\u00`."""
-    return re.sub(r"\\.|\[\^(?![]-])", lambda found: found[0] + r"\x00-\x08" * (found[0] == "[^"), pattern, flags=re.S)
+
+    def changed(found: re.Match[str]) -> str:
+        first = found[1]  # which is no mark there
+        return found[0] if first is None else rf"[^\x00-\x08{first and chr(92) + first}"
+
+    return re.sub(r"\\.|\[\^([]-]?)", changed, pattern, flags=re.S)
 
 
 def _exclude(one: Any, other: Any, root: Any, depth: int = 0) -> bool:

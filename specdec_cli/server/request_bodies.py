@@ -31,7 +31,7 @@ _OFF: tuple[Any, ...] = (None, False, "", [], {}, "none", "auto")
 _MEANT = (("top_p", 0, 1e-9), ("top_k", -1, 0), ("repeat_last_n", -1, 2**31 - 1))
 """Values that OpenAI's API, vLLM or llama-server allow, and the options' own values that mean the same."""
 _Count = Annotated[int, Meta(ge=-1, lt=2**31)]
-"""A number of tokens; -1, as LM Studio's clients send it, for no limit."""
+"""A number of tokens; -1, as LM Studio's clients send it, for the server's own limit."""
 _Body = TypeVar("_Body")
 
 
@@ -56,7 +56,7 @@ class StructuredOutputs(Struct):
     def __post_init__(self) -> None:
         if self.structural_tag not in _OFF:
             raise ValueError("this server doesn't support structural_tag")
-        named = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        named = [name for name in self.__struct_fields__[:-1] if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"structured_outputs takes one of its fields, not {' and '.join(named)}")
 
@@ -132,7 +132,7 @@ class Body(Struct):
 
     def __post_init__(self) -> None:
         if self.max_tokens == 0:
-            raise ValueError("max_tokens must be at least 1, or -1 for no limit")
+            raise ValueError("max_tokens must be at least 1, or -1 for the server's own limit")
         self.max_tokens = None if self.max_tokens == -1 else self.max_tokens
         _ = self.bound
 

@@ -88,7 +88,8 @@ def _rendered(messages: list[dict[str, str]], header: Header, stopped: Callable[
     if first["role"] == "system" and others:
         with suppress(SpecdecError):
             text = chat_template.render(header, messages, stopped)
-            if first["content"].strip() in text:
+            # Some templates act on a part of it and leave that out, such as "/no_think".
+            if first["content"].strip() in text or text != chat_template.render(header, others, stopped):
                 return text
         joined = {**others[0], "content": f"{first['content']}\n{others[0]['content']}"}
         messages = [joined, *others[1:]]
@@ -96,10 +97,11 @@ def _rendered(messages: list[dict[str, str]], header: Header, stopped: Callable[
 
 
 def _message(entry: object) -> dict[str, str]:
-    if isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in ("role", "content")):
+    needed = ("role", "content")
+    if isinstance(entry, Mapping) and not entry.get("tool_calls"):
         # OpenAI's library fills in the fields that a message doesn't have.
-        given = {str(key): value for key, value in entry.items() if value or key in ("role", "content")}
-        if all(isinstance(value, str) for value in given.values()):
+        given = {str(k): value for k, value in entry.items() if isinstance(value, str) and (value or k in needed)}
+        if given.keys() >= {*needed}:
             return given
     raise UsageError(f"{entry!r:.60} is not a message", 'Write {"role": "user", "content": "..."}.')
 

@@ -176,8 +176,14 @@ def test_a_system_message_without_a_place_joins_the_next(template):
     assert letters.texts == ["Be brief.\nHi"]
 
 
-def test_empty_fields_of_a_message_are_dropped_and_others_must_be_texts():
-    letters, message = Letters(), {"role": "assistant", "content": "", "name": "a", "tool_calls": None, "refusal": None}
+def test_a_part_of_a_system_message_may_be_left_out():
+    letters, template = Letters(), "{% for m in messages %}{{ m.content.replace(' /no_think', '') }}|{% endfor %}"
+    tokenize("Hi", letters, model(template), "Be brief. /no_think")
+    assert letters.texts == ["Be brief.|Hi|"]
+
+
+def test_what_is_no_text_in_a_message_is_dropped_but_not_calls_of_tools():
+    letters, message = Letters(), {"role": "assistant", "content": "", "name": "a", "tool_calls": None, "at": 17}
     tokenize([message], letters, model("{{ messages[0] | tojson }}"))
     assert letters.texts == ['{"role": "assistant", "content": "", "name": "a"}']
     with pytest.raises(UsageError, match="not a message"):
