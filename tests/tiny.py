@@ -184,9 +184,9 @@ class _Model:
         """Negative rates of forgetting."""
         self._add(name, -np.exp(self._normal(*shape) - 1))
 
-    def attention(self, q_gain: int = 1, head_norms: bool = False, inputs: int = WIDTH) -> None:
+    def attention(self, q_gain: int = 1, head_norms: bool = False, inputs: int = 0) -> None:
         for part, outputs in (("q", WIDTH * q_gain), ("k", WIDTH), ("v", WIDTH)):
-            self.matrix(f"attn_{part}", inputs, outputs, gain=2)
+            self.matrix(f"attn_{part}", inputs or WIDTH, outputs, gain=2)
         self.matrix("attn_output", WIDTH, WIDTH, gain=2)
         if head_norms:
             self.norm("attn_q_norm", WIDTH // HEADS)
