@@ -87,8 +87,5 @@ def _converted(kind: str, text: str, matcher: Any) -> str:
         raise ValueError(_NONE)
     if not isinstance(schema, dict) and schema is not True:
         raise ValueError("it is not a JSON object")
-    return str(
-        matcher.grammar_from_json_schema(
-            {} if schema is True else supported(schema, schema, "/oneOf/" not in text), overrides=_LAYOUT
-        )
-    )
+    given = {} if schema is True else supported(schema, schema, one_of="/oneOf/" not in text)
+    return str(matcher.grammar_from_json_schema(given, overrides=_LAYOUT))
