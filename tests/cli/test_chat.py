@@ -42,10 +42,10 @@ def at_terminal(*args, **options):
     return Terminal("chat", *args, size=(40, 100), env={"PROMPT_TOOLKIT_NO_CPR": "1"}, **options)
 
 
-def prompted(terminal):
+def prompted(terminal, line=">"):
     """Wait until a line can be typed: what is typed before is echoed by the terminal itself."""
     ends = time.monotonic() + 20
-    while terminal.text.split("\n")[-1].rstrip() != ">":
+    while terminal.text.split("\n")[-1].rstrip() != line:
         assert time.monotonic() < ends, terminal.text
         terminal.take()
 
@@ -278,7 +278,8 @@ def test_at_a_terminal(models):
         terminal.read(until="/drafts")
         terminal.press(b" on\r")
         terminal.read(until="drafts are on")
-        enter(terminal, b"/edit", "> one")
+        enter(terminal, b"/edit", "/edit")
+        prompted(terminal, "> one")
         terminal.press(b"\x7f\x7f\x7f/two")
         terminal.read(until="/two")
         terminal.press(
@@ -298,7 +299,8 @@ def test_at_a_terminal(models):
 def test_at_a_dumb_terminal_with_the_answers_in_a_file(models):
     with Terminal("chat", *models, env={"TERM": "dumb"}, streams=("stdin", "stderr")) as terminal:
         enter(terminal, b"zebra", "tokens kept")
-        enter(terminal, b"/edit", "> zebra")
+        enter(terminal, b"/edit", "/edit")
+        prompted(terminal, "> zebra")
         terminal.press(b"\r")
         prompted(terminal)
         terminal.press(b"/exit\r")
