@@ -20,6 +20,8 @@ from specdec_cli.cli.output import print_parts, require_place, show_answer, writ
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, raw
+from specdec_cli.gguf.chat_template import final_answer
+from specdec_cli.gguf.thoughts import Thoughts, opens_thoughts
 from specdec_cli.user_files import is_file
 
 if TYPE_CHECKING:
@@ -108,17 +110,15 @@ class Passage:
                 what = f"line {number} of {self.path} has a special token of this model, which can't copy it"
                 raise UsageError(what, "Leave that line out with --range, or use another model.")
 
-    def changed(self, answer: str) -> str:
+    def changed(self, answer: str, thinks: bool = False) -> str:
         """The whole file with the changed text in place of the old one: the code block of the answer that is most like
-        it, or the whole answer. Raises SpecdecError if neither can be the changed text, where that ends is unclear, or
-        if a line in it stands for others.
+        it, or the whole answer. thinks: whether the prompt opens the thoughts. Raises SpecdecError if neither can be
+        the changed text, where that ends is unclear, or if a line in it stands for others.
         """
-        from specdec_cli.gguf.chat_template import final_answer
-
         answer = final_answer(answer)
+        _, rest = Thoughts(thinks).push(answer, ended=True)
+        answer = answer[len(answer[: len(answer) - len(rest)].rstrip(" \t")) :]  # the first line keeps its indentation
         answer = answer if "\r" in self.text else answer.replace("\r\n", "\n")
-        if "</think>" not in self.text or answer.lstrip().startswith("<think>"):  # some templates write <think>
-            answer = answer.split("</think>", 1)[-1]
         old, words = self.text.strip("\n"), Counter(self.text.split())
         blank, _, ending = self.text.partition(old)
 
@@ -256,6 +256,7 @@ def edit(
         answer.result.unmeasured = ""
         error = show_answer(session, answer, shown=can_paint(sys.stdout), styles=EDIT_STYLES)
         print_run_report(session, answer, verbose, {}, legend_too=False)
+        thinks = opens_thoughts(answer.result.prompt, session.models.target.model.piece)
         if error:
             raise error
     if interrupt.exit_code:
@@ -264,12 +265,11 @@ def edit(
     if (reason := answer.result.finish_reason) != "stop":
         fix = "Use a larger -c" if reason == "context" else "Give it more tokens (-n)"
         raise SpecdecError("the answer was cut off: nothing was written", f"{fix}, or fewer lines (--range).")
-    old, new = passage.data.decode(), passage.changed(answer.result.text)
+    old, new = passage.data.decode(), passage.changed(answer.result.text, thinks)
     if new == old:
         print("Nothing changed.", file=sys.stderr)
         return
-    name = file.name if file.is_absolute() or ".." in file.parts else file.as_posix()
-    show_diff(diff(old, new, name))
+    show_diff(diff(old, new, file.name if file.is_absolute() or ".." in file.parts else file.as_posix()))
     fewer, lines_before = old.count("\n") - new.count("\n"), passage.text.count("\n")
     if 2 * fewer > lines_before:
         what = f"the changed text has {fewer:,} lines fewer than the {lines_before:,} before"

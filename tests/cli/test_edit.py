@@ -75,13 +75,22 @@ def test_of_a_part_only_these_lines_are_sent_and_replaced(file, changed):
         "Here it is:\n\n```py\nnew\n```\n\nDone.",
         "```py\nnew\n```\n\nRun it with:\n\n```sh\npython code.py\n```",
         "<think>Perhaps ```py\nold\n```</think>\n\n```py\nnew\n```",
+        "[THINK]Perhaps ```py\nold\n```[/THINK]```py\nnew\n```",
         " ```python\nnew\n```",
         "~~~python\nnew\n~~~",
         "<|channel|>analysis<|message|>```\nold\n```<|end|><|start|>assistant<|channel|>final<|message|>```\nnew\n```",
+        "<|channel|>final<|message|>Sure.<|end|><|start|>assistant<|channel|>final<|message|>```\nnew\n```",
     ],
 )
 def test_the_first_code_block_is_taken(changed, answer):
     assert changed(answer) == "new\n"
+
+
+def test_thoughts_that_the_prompt_opens_are_left_out(file):
+    answer = f"Perhaps ```\n{TEXT}```</think>\n\n```\nnew\n```"
+    assert Passage.read(file, None).changed(answer, thinks=True) == "new\n"
+    answer = "<think>\nHm.\n</think>\n\n    return b + a\n"
+    assert Passage.read(file, "2:2").changed(answer) == TEXT.replace("a + b", "b + a")
 
 
 @pytest.mark.parametrize(
