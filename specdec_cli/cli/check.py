@@ -52,8 +52,9 @@ def check(
 
 def _pair(rest: list[str], target: str | None, draft: str | None, profile: str | None) -> tuple[str, str | None]:
     """Target and draft: from the options, else from the arguments `rest`. A profile stands for both of its models."""
-    first = target or profile or (rest.pop(0) if rest else None)
-    second = draft or (rest.pop(0) if rest else profile if target else None)
-    if first is None or rest:
-        raise UsageError("there are too many models" if rest else "there is no model to check", _FORMS)
+    given = [each for each in (target, draft, profile, *rest) if each]
+    first = target or (rest.pop(0) if rest else profile)
+    second = draft or (rest.pop(0) if rest else profile if first != profile else None)
+    if first is None or len(given) > 2:
+        raise UsageError("there are too many models" if first else "there is no model to check", _FORMS)
     return first, second

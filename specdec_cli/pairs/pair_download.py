@@ -256,7 +256,6 @@ class PairDownload:
         by_role = dict(zip(("target", "draft"), map(str, paths), strict=False))
         name = pair.name if pair else self.name
         flags = ["-p", name] if name else [f"--{role}={path}" for role, path in by_role.items()]
-        flags += [] if name or "draft" in by_role else ["--drafter", "none"]
         kept, target, draft = (pair.name, pair.target, pair.draft) if pair else (None, None, None)
         notes, run = tuple(self.notes), shlex.join(["specdec", "run", *flags])
         return DownloadResult(kept, not downloaded, downloaded, by_role, target, draft, self._comparison, notes, run)

@@ -65,6 +65,7 @@ def test_files_profiles_and_options_as_in_run():
         (("-m", TARGET, "-md", DRAFT), DRAFT),
         (("-md", DRAFT, TARGET), DRAFT),
         (("-p", "demo", "-m", TARGET), DRAFT),
+        (("-p", "demo", TARGET), DRAFT),
     ):
         result = told("check", *args)
         assert (result["draft"]["path"], result["verdict"]) == (str(draft), "identical")

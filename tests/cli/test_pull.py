@@ -273,6 +273,7 @@ def test_where_no_draft_is_known_the_target_is_pulled_alone(hub, inside, tmp_pat
     found = pulled_here(*PAIR[:2], "--yes")
     assert found["draft"] is None and hub_pairs.records(tmp_path) == [found["name"]]
     assert "--drafter none" not in found["run"]
+    assert "--drafter none" not in pulled_here("--target", DRAFT, "--yes")["run"]
 
 
 def test_proposals_that_are_not_on_the_hub_are_not_blamed_on_the_user(family, inside):
