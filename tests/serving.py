@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 
 from driver import SPECDEC
 
-TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
+TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}{{ mood }}[assistant] "
 
 
 class Serving:

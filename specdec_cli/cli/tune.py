@@ -14,7 +14,7 @@ from specdec_cli.display.terminal import status_line
 
 
 @opt.takes(
-    *("target", "draft", "profile", "accept", "temperature", "top_k", "top_p", "min_p", "seed"),
+    *("target", "draft", "profile", "accept", "temperature", "top_k", "top_p", "min_p", "seed", "chat_template_kwargs"),
     *("ctx", "threads", "threads_draft", "gpu_layers", "gpu_layers_draft"),
     *("lora", "lora_draft", "device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
 )

@@ -219,7 +219,8 @@ class Conversation:
         answer into other tokens.
         """
         model = self.session.models.target.model
-        text, add_bos = render(messages, self.session.pair.target, self.session.interrupt.is_set)
+        stopped, variables = self.session.interrupt.is_set, self.settings.template_variables
+        text, add_bos = render(messages, self.session.pair.target, stopped, variables)
         before = self.read
         marks = [mark for mark in before.marks if text.startswith(before.text[: mark[0]])]
         if not marks:

@@ -63,7 +63,9 @@ class Together:
         for prompt in prompts:
             tokens, failed = list[int](), None
             try:
-                tokens = session.tokenize(prompt, system=system, raw=raw)
+                tokens = self.weights.tokenize(
+                    prompt, system, raw, session.interrupt.is_set, settings.template_variables
+                ).tokens
                 n_ctx = max(n_ctx, ContextPlan.of(settings, [settings], len(tokens), target, None).n_ctx)
             except SpecdecError as error:
                 failed = error

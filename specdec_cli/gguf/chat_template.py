@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
 
 from specdec_cli.bounded_child import BoundedChild, Limits
 from specdec_cli.decoding.errors import SpecdecError
@@ -44,15 +46,21 @@ def warm_up(header: Header) -> None:
             _renderer.tell({"source": source})
 
 
-def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[], bool] = lambda: False) -> str:
-    """Render messages ({"role", "content"}) as text, up to the start of the answer.
+def render(
+    header: Header,
+    messages: list[dict[str, str]],
+    stopped: Callable[[], bool] = lambda: False,
+    variables: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Render messages ({"role", "content"}) as text, up to the start of the answer. variables: more of the template's,
+    or others than its own.
 
     Raises SpecdecError if the template fails or exceeds a limit, Interrupted once `stopped` returns True.
     """
     tokens = {f"{name}_token": special_token(header, name) for name in ("bos", "eos")}
-    variables = {"messages": messages, "add_generation_prompt": True, **tokens}
+    given = {"messages": messages, "add_generation_prompt": True, **tokens, **variables}
     try:
-        answer = _renderer.ask({"source": template_of(header) or "", "variables": variables}, stopped)
+        answer = _renderer.ask({"source": template_of(header) or "", "variables": given}, stopped)
     except OSError as error:
         answer = {"reason": f"its process cannot run: {error.strerror}"}
     if "text" in answer:

@@ -235,7 +235,7 @@ class ComparisonRun:
         An interrupt or an error is raised if there are no trials yet; later, the result is partial.
         """
         room = self._settings.ctx or session.models.target.model.n_ctx_train or sys.maxsize
-        chosen = fitting(session, prompts, room - _LEAST_ROOM, system, raw)
+        chosen = fitting(session, self._settings, prompts, room - _LEAST_ROOM, system, raw)
         if not chosen:
             raise SpecdecError(
                 f"all {len(prompts)} prompts are too long for a context of {room:,} tokens",

@@ -15,6 +15,7 @@ from specdec_cli.user_files import bundled_dir, config_dir, named, suggest
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
+    from specdec_cli.settings.config import Settings
 
 _FIX = "Write the text as `prompt`; `id` and `category` are optional, and text in quotes."
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
@@ -135,10 +136,11 @@ def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
 
 
 def fitting(
-    session: Session, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
+    session: Session, settings: Settings, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
 ) -> dict[Prompt, list[int]]:
     """The prompts of at most `most` tokens, with their tokens."""
-    tokens = {prompt: session.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
+    about = system, raw, session.interrupt.is_set, settings.template_variables
+    tokens = {prompt: session.weights.tokenize(prompt.text, *about).tokens for prompt in prompts}
     return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
 
 

@@ -216,7 +216,8 @@ class Tuner:
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
         trained = session.pair.draft.count("context_length") if session.pair.draft else 0
         room = min(filter(None, (self._settings.ctx, trained))) - _ROOM
-        self._prompts = fitting(session, tuning_prompts(session.pair.target_path, suite), room, system, raw)
+        prompts = tuning_prompts(session.pair.target_path, suite)
+        self._prompts = fitting(session, session.settings, prompts, room, system, raw)
         if not self._prompts:
             problem = "every prompt is too long for the models' context"
             raise SpecdecError(problem, "Use shorter --prompts or a larger -c.")

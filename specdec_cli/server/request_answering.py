@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
 from specdec_cli.constraints.grammar_state import matcher_of
@@ -99,8 +99,9 @@ class Answering:
             require_chains(settings)
             grammar = body.bound
             large = grammar is not None and await self._compile(grammar)
+            variables = {**settings.template_variables, **body.template_variables}
             for prompt in prompts:
-                tokens = await self._tokens_of(prompt, isinstance(body, ChatBody))
+                tokens = await self._tokens_of(prompt, isinstance(body, ChatBody), variables)
                 room = self._n_ctx - len(tokens)
                 if room < 1:
                     raise self._too_long(f"{len(tokens):,} tokens", isinstance(body, ChatBody))
@@ -124,15 +125,16 @@ class Answering:
         work = partial(self._any.models.target.model.tokenize, text, add_bos=add_bos)
         return await (self._apart(self._quick, work) if len(text) <= _QUICK_TEXT else self._slowly(work))
 
-    async def _tokens_of(self, prompt: Prompt, chat: bool) -> list[int]:
-        """A prompt's tokens. Raises InvalidRequest if it has far too many to count them."""
+    async def _tokens_of(self, prompt: Prompt, chat: bool, variables: dict[str, Any]) -> list[int]:
+        """A prompt's tokens. variables: the chat template's. Raises InvalidRequest if there are far too many."""
         length = len(prompt)
         if not isinstance(prompt, str):
             if not chat and length > self._n_ctx:
                 raise self._too_long(f"{length:,} tokens", chat)
-            length += sum(len(text) for part in prompt if not isinstance(part, int) for text in part.values())
+            texts = [text for part in prompt if not isinstance(part, int) for text in part.values()]
+            length += sum(map(len, (*texts, *map(str, variables.values()))))
         # Not with the session's tokenize, which the slot's last answer may have left interrupted.
-        work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set)
+        work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set, variables)
         if length <= _QUICK_TEXT:
             return (await self._apart(self._quick, work)).tokens
         if length > self._n_ctx * await self._slowly(lambda: self._longest_piece):

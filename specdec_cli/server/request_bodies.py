@@ -177,6 +177,11 @@ class Body(Struct):
         return SamplingParams(seed=seed, max_tokens=most, stop=stop, logprobs=self.n_logprobs, **self.options)
 
     @property
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template is to know besides the conversation."""
+        return {}
+
+    @property
     def n_logprobs(self) -> int | None:
         """How many of the likeliest tokens to send for each position; None for no log probabilities."""
         return None
@@ -198,6 +203,8 @@ class Body(Struct):
 class ChatBody(Body, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=_MAX_MESSAGES)]
     max_completion_tokens: _Count | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
@@ -208,6 +215,12 @@ class ChatBody(Body, kw_only=True):
     @property
     def prompts(self) -> list[Prompt]:
         return [[message.plain() for message in self.messages]]
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        effort = self.reasoning_effort
+        thinks = {"reasoning_effort": effort, **({"enable_thinking": False} if effort == "none" else {})}
+        return {**(thinks if effort else {}), **(self.chat_template_kwargs or {})}
 
     @property
     def n_logprobs(self) -> int | None:

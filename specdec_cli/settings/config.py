@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -27,7 +28,7 @@ _SHAPING = (
     *options_of(SpeculativeConfig),
     *("lora", "lora_draft"),
     *options_of(SamplingOptions),
-    *("seed", "max_tokens", "ctx"),
+    *("seed", "max_tokens", "chat_template_kwargs", "ctx"),
 )
 
 
@@ -105,6 +106,7 @@ class Options(SamplingParams, SpeculativeConfig, ModelOptions):
     if TYPE_CHECKING:  # drafters and rules have names here, also the user's own
         drafter: str = AUTO
         accept: str = ""
+        chat_template_kwargs: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,9 @@ class Settings(Options):
         _ = self.placements
         _check_length(self)
         _check_lookahead(self)
+        if self.tree > 1 and any("<" in name for name in self.chain.names):
+            fix = "Leave out --tree, or draft with the drafter model."
+            raise UsageError(f"--tree cannot be used with {self.drafter}: it drafts chains", fix)
         _check_bitwise(self)
 
     @property
@@ -141,6 +146,11 @@ class Settings(Options):
         """The devices of the target and of the draft models."""
         target = Placement.parse(self.gpu_layers, self.device, self.tensor_split, self.rpc, self.rpc_insecure)
         return target, Placement.parse(self.gpu_layers_draft, self.device_draft)
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Variables of the chat template, besides the conversation."""
+        return dict(json.loads(self.chat_template_kwargs or "{}"))
 
     @property
     def adapts(self) -> bool:
@@ -239,7 +249,11 @@ def _check_bitwise(settings: Settings) -> None:
 
 _PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
 _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
-_KINDS |= {"Grammar": "a Grammar, as Grammar.rules(text) makes it", "LengthPolicy": "a LengthPolicy"}
+_KINDS |= {
+    "chat_template_kwargs": "a JSON object",
+    "Grammar": "a Grammar, as Grammar.rules(text) makes it",
+    "LengthPolicy": "a LengthPolicy",
+}
 
 
 def check_value(name: str, value: Any, text: bool = False) -> Any:
@@ -251,16 +265,19 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
         return None
     if name in _PATHS:
         return _paths(name, value)
+    if name == "chat_template_kwargs" and isinstance(value, dict):
+        with suppress(TypeError, ValueError, RecursionError):
+            value = json.dumps(value)
     if isinstance(value, str) and "\0" in value:
         raise UsageError(f"{name} contains a null character", "Remove it.")
     with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that aren't text
         value = msgspec.convert(value, types()[name], strict=not (text or name == "draft_tokens"))
-        if name in OPTIONS:
+        if name in OPTIONS and value is not None:  # msgspec reads "null" as None
             OPTIONS[name].check(name, value)
         return value
     if name == "draft_tokens":
         raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give a whole number, or auto.")
-    kind = KINDS[name]
+    kind = name if name in _KINDS else KINDS[name]
     quoted = kind == "str" and isinstance(value, (int, float))
     fix = "Put it in quotes." if quoted else f"Give {_KINDS[kind]}."
     raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)

@@ -5,6 +5,7 @@ None means not set; `config.Settings` has all options with their defaults. This 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,13 @@ _threads = partial(_machine, None, takes="1 or more, or leave it out", valid=lam
 _layers = partial(_machine, -1, takes="-1 (all), or 0 or more", valid=lambda value: -1 <= value < _MAX, shown="-1, all")
 _speculation = partial(option, panel="Speculation")
 _sampling = partial(option, panel="Sampling")
+
+
+def _is_json_object(text: Any) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,7 @@ class SamplingParams(SamplingOptions):
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repeat_penalty 1 are off. seed: 0 or more. max_tokens: the
     answer's limit. stop: strings that end it. grammar: constrains it. logprobs: N gives each token the target's
     log probability of it and of the N likeliest tokens at its position, before temperature and cuts.
+    chat_template_kwargs: variables with which the chat template renders the prompt, as JSON or a dictionary.
     """
 
     seed: int | None = _sampling(
@@ -186,6 +195,13 @@ class SamplingParams(SamplingOptions):
     stop: str | tuple[str, ...] = ()
     grammar: Grammar | None = None
     logprobs: int | None = None
+    chat_template_kwargs: str | dict[str, Any] | None = option(  # noqa: RUF009
+        None,
+        "The chat template's variables, such as '{\"enable_thinking\": false}'.",
+        metavar="JSON",
+        takes="a JSON object",
+        valid=_is_json_object,
+    )
 
     def __post_init__(self) -> None:
         """Leave unset fields None: they are the engine's."""

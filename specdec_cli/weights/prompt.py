@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
-from typing import TypeAlias, TypeGuard
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeGuard
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf import chat_template
@@ -41,12 +43,13 @@ def tokenize(
     system: str | None = None,
     raw: bool = False,
     stopped: Callable[[], bool] = lambda: False,
+    variables: Mapping[str, Any] = MappingProxyType({}),
 ) -> TokenizedPrompt:
     """The prompt's tokens, through the model's chat template if it has one.
 
     system: the system message of a text prompt. raw: skip the template. stopped: whether to stop rendering, with
-    Interrupted. Raises UsageError on a conversation without a template, SpecdecError if the template fails or there are
-    no tokens.
+    Interrupted. variables: the template's, besides the conversation. Raises UsageError on a conversation without a
+    template, SpecdecError if the template fails or there are no tokens.
     """
     notes: tuple[str, ...] = ()
     template = not raw and chat_template.template_of(header) is not None
@@ -60,40 +63,46 @@ def tokenize(
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
     if template:
-        text, add_bos = render(messages, header, stopped)
+        text, add_bos = render(messages, header, stopped, variables)
         tokens = model.tokenize(text, add_bos=add_bos)
     else:
         why = "with --raw" if raw else "because this model has no chat template"
-        notes = (f"--system has no effect {why}",) if system else ()
+        given = {"--system": system, "--chat-template-kwargs": variables}
+        notes = tuple(f"{flag} has no effect {why}" for flag, value in given.items() if value)
         tokens = model.tokenize(str(prompt))
     return _checked(tokens, model, notes)
 
 
-def render(messages: Sequence[Message], header: Header, stopped: Callable[[], bool]) -> tuple[str, bool]:
+def render(
+    messages: Sequence[Message],
+    header: Header,
+    stopped: Callable[[], bool],
+    variables: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[str, bool]:
     """A conversation as the template renders it, and whether the BOS token must be added."""
     shown = [dict(message) for message in messages]
     for message in shown:
         if message["role"] == "assistant":
             message["content"] = chat_template.final_answer(message["content"])
-    text = _rendered(shown, header, stopped)
+    text = _rendered(shown, partial(chat_template.render, header, stopped=stopped, variables=variables))
     bos = chat_template.special_token(header, "bos")
     return text, not (bos and text.startswith(bos))
 
 
-def _rendered(messages: list[dict[str, str]], header: Header, stopped: Callable[[], bool]) -> str:
-    """Like `chat_template.render`. Some templates refuse a system message or leave it out: then the message after it
+def _rendered(messages: list[dict[str, str]], render: Callable[[list[dict[str, str]]], str]) -> str:
+    """Like `render`. Some templates refuse a system message or leave it out: then the message after it
     begins with it, as in llama-server.
     """
     first, *others = messages
     if first["role"] == "system" and others:
         with suppress(SpecdecError):
-            text = chat_template.render(header, messages, stopped)
+            text = render(messages)
             # Some templates act on a part of it and leave that out, such as "/no_think".
-            if first["content"].strip() in text or text != chat_template.render(header, others, stopped):
+            if first["content"].strip() in text or text != render(others):
                 return text
         joined = {**others[0], "content": f"{first['content']}\n{others[0]['content']}"}
         messages = [joined, *others[1:]]
-    return chat_template.render(header, messages, stopped)
+    return render(messages)
 
 
 def _message(entry: object) -> dict[str, str]:

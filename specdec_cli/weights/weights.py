@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
+from typing import Any
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
@@ -187,10 +188,16 @@ class Weights:
         return Translation(*writers, overlap.to_target)
 
     def tokenize(
-        self, prompt: Prompt, system: str | None, raw: bool, stopped: Callable[[], bool] = lambda: False
+        self,
+        prompt: Prompt,
+        system: str | None,
+        raw: bool,
+        stopped: Callable[[], bool] = lambda: False,
+        variables: Mapping[str, Any] | None = None,
     ) -> TokenizedPrompt:
-        """Like `prompt.tokenize`, with the target's tokenizer and template."""
-        return tokenize(prompt, self.target.model, self.pair.target, system, raw, stopped)
+        """Like `prompt.tokenize`, with the target's tokenizer and template, and by default the settings' variables."""
+        variables = self.settings.template_variables if variables is None else variables
+        return tokenize(prompt, self.target.model, self.pair.target, system, raw, stopped, variables)
 
     def read_corpus(self, interrupt: Interrupt, progress: corpus.Progress = lambda _: None) -> None:
         """Index the texts of --ngram-corpus, or read the saved index, once.

@@ -73,6 +73,7 @@ def test_a_script_of_turns(models, tmp_path):
         "",
         "/save mine",
         "/set temp 0.7",
+        "/set seed null",
         "/set seed 3",
         "/show",
         "/undo",

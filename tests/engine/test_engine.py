@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.engine import contexts
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.model import Model
+from specdec_cli.measure.suites import Prompt, fitting
 
 PROMPT = "def median(values):\n"
 TOKENS = [*range(5, 45)]
@@ -303,6 +305,22 @@ def test_a_conversation_keeps_its_messages_and_reads_only_what_is_new(chatting):
         with pytest.raises(SpecdecError):
             chat.say("x " * 5000)
         assert len(chat.messages) == 9
+
+
+def test_variables_of_the_template_are_the_answers_or_else_the_engines(chatting):
+    calm, mad = (SamplingParams(max_tokens=1, chat_template_kwargs={"mood": mood}) for mood in ("calm", "mad"))
+    with load_engine(target=chatting[1], threads=1, sampling=calm) as engine:
+        usual = len(engine.tokenize("hello"))
+        assert len(engine.generate("hello").prompt) == len(engine.chat(sampling=calm).say("hello").prompt) == usual
+        chat = engine.chat(sampling=mad)
+        answers = [engine.generate("hello", mad), *engine.generate(["hello"], mad), chat.say("hello")]
+        assert {len(answer.prompt) for answer in answers} == {usual - 1}
+        changed = replace(engine.weights.settings, chat_template_kwargs='{"mood": "mad"}')
+        (tokens,) = fitting(engine.session(), changed, [Prompt("1", "given", "hello")], 99, None, False).values()
+        assert len(tokens) == usual - 1
+        for wrong in ("calm", ["calm"], {"mood": {"calm"}}):
+            with pytest.raises(UsageError, match=r"chat.template.kwargs"):
+                engine.generate("hello", SamplingParams(chat_template_kwargs=wrong))
 
 
 def holding(entered, leave):

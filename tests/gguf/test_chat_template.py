@@ -162,6 +162,13 @@ def test_tokens_of_a_conversation_have_one_bos():
     assert 0 not in prompt.tokens and prompt.notes == ()
 
 
+def test_the_users_variables_are_the_templates_too():
+    letters = Letters()
+    for given in ({}, {"enable_thinking": False}, {"bos_token": "", "enable_thinking": "é"}):
+        tokenize("Hi", letters, model("{{ bos_token }}{{ enable_thinking }}"), variables=given)
+    assert letters.texts == ["<s>", "<s>False", "é"]
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -218,8 +225,8 @@ def test_a_raw_prompt_goes_through_as_it_is(raw, template):
     letters = Letters()
     prompt = tokenize("  Hi\n", letters, model(template), raw=raw)
     assert (letters.texts, prompt.tokens[0], prompt.notes) == (["  Hi\n"], 0, ())
-    (note,) = tokenize("Hi", letters, model(template), "Be brief.", raw=raw).notes
-    assert "--system" in note
+    notes = tokenize("Hi", letters, model(template), "Be brief.", raw=raw, variables={"a": 1}).notes
+    assert [note.split()[0] for note in notes] == ["--system", "--chat-template-kwargs"]
 
 
 def test_a_prompt_without_tokens_is_refused(monkeypatch):

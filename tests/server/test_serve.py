@@ -48,7 +48,7 @@ def models(chatting):
 
 @pytest.fixture(scope="module")
 def server(models):
-    with Serving(*models, "-c", 512, "-np", 2) as server:
+    with Serving(*models, "-c", 512, "-np", 2, "--chat-template-kwargs", '{"mood": "calm"}') as server:
         yield server
 
 
@@ -127,6 +127,18 @@ def test_minus_one_is_no_limit_or_any_seed(server):
     assert texts(server, seed=-1, temperature=2.0) != texts(server, seed=-1, temperature=2.0)
 
 
+def test_the_templates_variables_are_the_requests_or_else_the_servers(server):
+    def read(**body):
+        return server.post(CHAT, {"messages": ASKED, "max_tokens": 1, **body})[1]["usage"]["prompt_tokens"]
+
+    usual = read()
+    assert read(chat_template_kwargs={"mood": ""}) < usual
+    assert read(chat_template_kwargs={"other": 1}) == read(reasoning_effort="low") == usual
+    thinks = {"messages": ASKED, "reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
+    wanted = [parse(json.dumps({**thinks, **more}).encode(), ChatBody) for more in ({}, {"chat_template_kwargs": None})]
+    assert [body.template_variables["enable_thinking"] for body in wanted] == [True, False]
+
+
 def test_the_texts_of_a_message_are_lines():
     parts = [{"type": "text", "text": text} for text in "ab"]
     body = json.dumps({"messages": [{"role": "user", "content": parts}]})
@@ -187,7 +199,7 @@ def test_stop_strings_and_several_prompts(server):
         (TEXT, {"prompt": "x", "temperature": -1}, "cannot be -1", "temperature"),
         (TEXT, {"prompt": "x " * 2000}, "exceeds the available context size of 512 tokens", "prompt"),
         (TEXT, {"prompt": [[1] * 1000]}, "prompt of 1,000 tokens exceeds the available context size", "prompt"),
-        (CHAT, {"messages": [{"role": "x" * 99_999}]}, "prompt of 100,000 characters", "messages"),
+        (CHAT, {"messages": [{"role": "x" * 99_995}]}, "prompt of 100,000 characters", "messages"),
         (CHAT, {"messages": [{"role": ""}] * 20_000}, "<= 16384", "messages"),
         (TEXT, {"prompt": []}, "1 to 66", "n"),
         (TEXT, {"prompt": ["x"] * 67}, "1 to 66", "n"),
@@ -210,6 +222,8 @@ def test_stop_strings_and_several_prompts(server):
         (CHAT, {"messages": [*ASKED, {"role": "tool", "content": "4"}]}, "tools", "messages"),
         (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, "file", "prediction"),
         (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, "response_format", None),
+        (CHAT, {"messages": ASKED, "chat_template_kwargs": [1]}, "object", "chat_template_kwargs"),
+        (CHAT, {"messages": ASKED, "chat_template_kwargs": {"mood": "x" * 99_999}}, "prompt of 100,", "messages"),
         (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, "strnig", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, "regular expression", None),
         (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, "one of", "structured_outputs"),
