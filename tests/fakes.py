@@ -131,6 +131,9 @@ class FakeDraftModel:
     def length(self) -> int:
         return len(self._cache)
 
+    def unread(self, text: Sequence[int]) -> int:
+        return len(text)
+
     def begin(self, text: Sequence[int]) -> int:
         self.rewind(0)
         return 0

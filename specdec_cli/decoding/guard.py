@@ -33,7 +33,6 @@ class Speculation:
         self._n_vocab, self._most_branches = target.n_vocab, target.max_branches
         self._prompt, self._interrupted, self._constraint = prompt, interrupted, constraint
         self._started = False
-        self._guarded(lambda: policy.begin(len(prompt)), None, _POLICY)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -45,6 +44,11 @@ class Speculation:
     def why(self) -> LengthReason:
         """Why the last draft had its length."""
         return self._guarded(lambda: LengthReason(self._policy.why), LengthReason.NONE, _POLICY)
+
+    def begin(self) -> None:
+        """Once the target has read the prompt: tell the policy how much of it the drafter has to read."""
+        unread = self._guarded(lambda: to_read(self._drafter, self._prompt), len(self._prompt))
+        self._guarded(lambda: self._policy.begin(unread), None, _POLICY)
 
     def budget(self, room: int, most: int) -> int:
         """How many tokens to draft, at most `most`. room: how many may still follow the pending token."""
@@ -101,6 +105,12 @@ class Speculation:
             what = f"the {self._drafter.name} drafter{part}"
             self.note = f"{what} failed, so the target continued alone: {reason_of(error)}"
             return otherwise
+
+
+def to_read(drafter: Drafter, prompt: Sequence[int]) -> int:
+    """How many tokens of a prompt a drafter has to read. One with a draft model may have `unread`, which knows."""
+    unread: Callable[[Sequence[int]], int] = getattr(drafter, "unread", len)
+    return unread(prompt)
 
 
 def _check_tree(draft: Draft, most_branches: int) -> None:

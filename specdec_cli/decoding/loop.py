@@ -68,6 +68,7 @@ def generate(
     try:
         logits: Rows = target.prefill(prompt)
         yield Prefill("target", len(prompt) - target.reused, clock() - started, clock() - started)
+        speculation.begin()
         while True:
             before = clock()
             verdict = accept(draft, logits, sampler, rng)

@@ -260,8 +260,10 @@ class LengthPolicy:
     rival_gain: float = 0.0
     """Seconds that the draft of a later drafter is expected to save."""
 
-    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
-        """An answer begins. read_apart: whether the drafter reads its prompt before the clock of its first draft."""
+    def begin(self, unread: int, read_apart: bool = True) -> None:
+        """An answer begins. unread: tokens of its prompt that the drafter has to read. read_apart: whether it does so
+        before the clock of its first draft.
+        """
 
     def limit(self, room: int) -> int:
         """The most tokens to draft in the coming step. room: how many may still follow the pending one in the answer
@@ -334,6 +336,9 @@ class DraftModel(Protocol):
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything except what can be kept for `text`; returns how many of its tokens are kept."""
+
+    def unread(self, text: Sequence[int]) -> int:
+        """How many tokens of `text` would be left to read after `begin`, its last one included."""
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
         """Make room for `news` and then `more` tokens; returns the part of `news` left to read. Raises ValueError if

@@ -62,11 +62,13 @@ class AutoLength(LengthPolicy):
         # Of the draft in hand:
         self._passes, self._path_probability = 0, 1.0
         self._reads_on = self._taught = False
+        self._most_room = 0
+        """The room at the begin of the answer."""
 
-    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+    def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()
-        self._unread, self._forced = prompt_tokens + 1, 0
-        self._apart = max(prompt_tokens - 1, 0) if read_apart else 0
+        self._unread, self._forced, self._most_room = unread + 1, 0, 0
+        self._apart = max(unread - 1, 0) if read_apart else 0
 
     def expected_gain(self, room: int) -> float:
         return max(self._plan.gain - self._reading, 0.0) if self._plan.drafts and self._budget.left > 0 else 0.0
@@ -78,6 +80,7 @@ class AutoLength(LengthPolicy):
         self.why = LengthReason.NONE
         if room < 1:
             return 0
+        self._most_room = max(self._most_room, room)
         if self._costs.load.answers != self._answers:
             self._wait = min(self._wait, _FIRST_PAUSE)
         if self._wait <= 0 or self._budget.left < self._left_at_plan - 1:  # drafts have lost a step since
@@ -199,7 +202,8 @@ class AutoLength(LengthPolicy):
         if budget.left <= 0 or not (plan.drafts or self._unread > LONGEST):
             return False
         reading = self._reading / self._costs.verify(1)
-        if plan.drafts and reading + budget.debt < min(room, _HORIZON) * (1 - 1 / plan.speedup):
+        horizon = min(room, max(_HORIZON, self._most_room - room))  # a long answer may well be as long again
+        if plan.drafts and reading + budget.debt < horizon * (1 - 1 / plan.speedup):
             budget.debt += reading
         elif plan.drafts and reading <= budget.left:
             budget.left -= reading

@@ -37,11 +37,11 @@ class ChainLength(LengthPolicy):
         reasons = (policy.why for policy in reversed(self._policies[: self._asked]))
         return next(filter(None, reasons), LengthReason.NONE)
 
-    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+    def begin(self, unread: int, read_apart: bool = True) -> None:
         self._wake()
         self._nap = 0
         for policy in self._policies:
-            policy.begin(prompt_tokens, read_apart=False)
+            policy.begin(unread, read_apart=False)
 
     def limit(self, room: int) -> int:
         """No limit: the policies are asked for theirs one by one, and a tree may go beyond the room. Or 0 in a nap."""

@@ -31,6 +31,9 @@ _STAKE = 4.0
 """Steps that the first draft may lose every second time, if all of it is wrong: where few tokens cost so much that only
 many pay, none could be tried otherwise. Without it and the free search, the bundled pair drafted nothing in two of five
 starts. With it every time, a drafter that is always wrong runs at 0.97."""
+_PAUSE = 0.1
+"""How much longer a draft may suddenly take, in steps of the target alone. A drafter that takes a hundred of them is
+found out after ten drafts."""
 _CHEAP = 0.12
 """The cost of each further row, in passes over one, up to which drafts may be longer than LONGEST. Without this bound,
 edits run at 0.977 in the simulator: drafts are less sure so far ahead than they seem."""
@@ -52,6 +55,9 @@ class KnownLength(LengthPolicy):
         self._costs, self._min_p = costs, min_p
         self._budget = budget or LossBudget(KNOWN_START)
         self._confidences: list[float] = []
+        self._draft_s = costs.draft()
+        """Seconds that the drafter takes for a draft: the latest, but little more than twice those before, so that one
+        pause doesn't count. For n-grams they are nothing, but a program's own drafter may be slow."""
         self._searches, self._stake = False, 0.0
         """Whether the drafter was asked in this step, and what the first draft after a rest may lose."""
         self._unread = 0
@@ -65,7 +71,7 @@ class KnownLength(LengthPolicy):
         """How many of these in succession had been seen, and how many end the rest: twice as many each time, until
         drafts have paid."""
 
-    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+    def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()
         self._seen.clear()
         self._end, self._repeats, self._stake, self._unread = (), 0, 0.0, 0
@@ -126,7 +132,8 @@ class KnownLength(LengthPolicy):
         self._budget.wait()
         if rows > 1:
             self._stake = 0.0
-            spent = costs.spent(step, costs.verify(rows)) + costs.other
+            self._draft_s = min(step.draft_s, 2 * self._draft_s + _PAUSE * alone)
+            spent = costs.spent(step, costs.verify(rows) + self._draft_s) + costs.other
             self._budget.add(step.accepted + 1 - step.free - spent / alone)
         elif own_time and self._searches:
             self._budget.add(-min(step.draft_s / alone, NOISE * (1 + self._unread / _READ)))

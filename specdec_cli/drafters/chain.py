@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted, reason_of
+from specdec_cli.decoding.guard import to_read
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
 
 
@@ -26,6 +27,10 @@ class ChainDrafter:
         self._started: set[str] = set()
         self._failed: set[str] = set()
         self._prompt: Sequence[int] = ()
+
+    def unread(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt the draft model has to read."""
+        return min(to_read(drafter, prompt) for drafter in self._drafters)
 
     def start(self, prompt: Sequence[int]) -> int:
         """Each part reads the prompt when it is first needed, as a part of its first draft."""

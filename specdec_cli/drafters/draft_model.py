@@ -62,6 +62,10 @@ class ModelDrafter:
         self._p: deque[float | None] = deque(maxlen=model.max_rows)
         """The target's probabilities of the last tokens emitted, if known."""
 
+    def unread(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt have to be read."""
+        return self._model.unread(prompt)
+
     def start(self, prompt: Sequence[int]) -> int:
         """Read what the cache lacks of the prompt, except its last token, which `propose` reads. Raises if it doesn't
         fit.

@@ -34,6 +34,9 @@ class ReducedDraft:
     def length(self) -> int:
         return self._model.length
 
+    def unread(self, text: Sequence[int]) -> int:
+        return self._model.unread(self._read(text))
+
     def begin(self, text: Sequence[int]) -> int:
         return self._model.begin(self._read(text))
 

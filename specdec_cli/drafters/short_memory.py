@@ -34,10 +34,18 @@ class ShortMemory:
     def length(self) -> int:
         return self._model.length + self._forgotten
 
+    def unread(self, text: Sequence[int]) -> int:
+        return min(self._model.unread(self._left_of(text)), self.n_ctx)
+
+    def _left_of(self, text: Sequence[int]) -> Sequence[int]:
+        """A text without the tokens that were dropped."""
+        forgotten = self._forgotten
+        return [*text[:FIRST], *text[FIRST + forgotten :]] if 0 < forgotten < len(text) - FIRST else text
+
     def begin(self, text: Sequence[int]) -> int:
-        missing, self._forgotten = self._forgotten, 0
-        if missing and len(text) > FIRST + missing:
-            kept = self._model.begin([*text[:FIRST], *text[FIRST + missing :]])
+        left, missing, self._forgotten = self._left_of(text), self._forgotten, 0
+        if len(left) < len(text):
+            kept = self._model.begin(left)
             if kept > FIRST:
                 self._forgotten = missing
                 return kept + missing

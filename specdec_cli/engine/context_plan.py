@@ -42,7 +42,7 @@ class ContextPlan:
         branches of the plan `before`. Raises SpecdecError if the prompt doesn't fit into the context.
         """
         rows = 1 + max(
-            max(_draft_tokens(variant, target.rewinds), LONGEST if variant.bitwise else 0) for variant in variants
+            max(longest_draft(variant, target.rewinds), LONGEST if variant.bitwise else 0) for variant in variants
         )
         branches = max(each.branches for each in variants)
         answer = max(each.max_tokens for each in variants)
@@ -101,7 +101,7 @@ def require_chains(settings: Settings) -> None:
         raise UsageError("answers that share passes round differently from a single one", "Leave out --bitwise.")
 
 
-def _draft_tokens(settings: Settings, rewinds: bool) -> int:
+def longest_draft(settings: Settings, rewinds: bool) -> int:
     """The longest draft. rewinds: whether the target does; else its snapshots are the limit."""
     if settings.drafter == "none":
         return 0

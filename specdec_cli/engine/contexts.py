@@ -98,7 +98,8 @@ class Contexts:
         self.tuned_costs, self.tuning = weights.tuned_costs, weights.tuning
         self.plan: ContextPlan | None = None
         """What the open contexts have room for."""
-        self._shared = False
+        self.shared = False
+        """Whether sessions share the passes."""
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""
@@ -130,7 +131,7 @@ class Contexts:
         """Like `Session.open`. Contexts that are large enough stay open and keep their KV caches."""
         target, draft = self.target, self.draft
         plan = ContextPlan.of(self._settings, variants, prompt_tokens, target.model, self.plan)
-        if self._shared:
+        if self.shared:
             for variant in variants:
                 require_chains(variant)
             return
@@ -151,7 +152,7 @@ class Contexts:
 
     def share(self, parts: Mapping[str, tuple[LlamaContext, PassCosts]], plan: ContextPlan) -> None:
         """Set contexts that sessions share, by role. A draft model without one doesn't draft."""
-        self._shared, self.plan = True, plan
+        self.shared, self.plan = True, plan
         for own in self.all:
             if own.role in parts:
                 text, costs = parts[own.role]

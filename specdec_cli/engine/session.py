@@ -25,6 +25,7 @@ from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.baseline import BaselineResult, paired_speeds
+from specdec_cli.engine.context_plan import longest_draft
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import GenerationResult, conditions
@@ -114,7 +115,7 @@ class Session(AbstractContextManager["Session"]):
             settings.grammar.compiled()  # may raise, so compile it before the answer starts
             settings = replace(settings, drafter=drafters.auto_with_grammar(settings.drafter))
         self.weights.read_corpus(self.interrupt)
-        text = self.weights.tokenize(prompt, system, raw, self.interrupt.is_set)
+        text = self.weights.tokenize(prompt, system, raw, self.interrupt.is_set, settings.template_variables)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
         return Generation(self, result, reuse, wrap_rule)
@@ -208,7 +209,7 @@ class Session(AbstractContextManager["Session"]):
             policy = self.drafting.policy(settings, prompt)  # before the drafter, because this may disable drafting
             answer = generate(
                 prompt,
-                LlamaTarget(context, agreement),
+                LlamaTarget(context, agreement, longest_draft(settings, target.model.rewinds)),
                 self.drafting.drafter(settings, sampler, seed, written),
                 policy,
                 wrap_rule(rule) if wrap_rule else rule,
@@ -228,11 +229,17 @@ class Session(AbstractContextManager["Session"]):
             yield event
 
     def paired_speeds(
-        self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
+        self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings, cold: bool = False
     ) -> list[tuple[float, float]]:
-        """The speeds of an answer with these tokens, with drafts and alone; see `baseline.paired_speeds`."""
+        """The speeds of an answer with these tokens, with drafts and alone; see `baseline.paired_speeds`. cold: draft
+        models have to read the prompt.
+        """
 
         def written(start: int, own: Settings) -> Metrics:
+            if cold and start == 0 and own.drafter != "none":
+                for each in self.models.all[1:]:
+                    if each.text:
+                        each.text.rewind(0)
             return Metrics.of(self.events([*prompt, *answer[:start]], seed, own, written=start))
 
         with reusing(self):
@@ -407,7 +414,8 @@ class Generation:
                 threads, loaded = models.target.threads, models.target.loaded
                 if result.metrics.unevenness >= _UNEVEN and 1 < threads >= loaded.threads and not loaded.offloaded:
                     result.notes += (f"CPU busy: -t {threads // 2} may be faster",)  # threads wait for each other
-                if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
+                drafts = models.drafts or not result.settings.chain.needs_model
+                if result.settings.adapts and drafts and not models.shared:
                     result.take_probed_baseline(session.costs.two_over_one)
 
     def alone(self) -> Generation:
@@ -451,7 +459,8 @@ class Generation:
             if own.complete:
                 pairs = []
                 if result.metrics.drafted:  # otherwise there is no speedup to measure
-                    pairs = self._session.paired_speeds(result.prompt, own.tokens, result.seed, result.settings)
+                    about = result.prompt, own.tokens, result.seed, result.settings
+                    pairs = self._session.paired_speeds(*about, cold=not result.cached_tokens)
                 found = self.compared_with(own)
                 if pairs:
                     drafted, alone = map(harmonic_mean, zip(*pairs, strict=True))

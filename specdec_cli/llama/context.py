@@ -106,6 +106,13 @@ class LlamaContext:
         self.thread_log = [(0, self.threads)]
         return kept
 
+    def unread(self, text: Sequence[int]) -> int:
+        """How many tokens of a text `begin` would leave to read."""
+        if not self.reuses:
+            return len(text)
+        texts = self._texts if self._texts and self.rewinds else (self,)
+        return len(text) - max(other._reusable(text) for other in texts)
+
     def _reusable(self, text: Sequence[int]) -> int:
         """How many tokens of another text needn't be read, because this one's cache holds them."""
         return self.cache.reachable(self.length, min(self.common(text), max(len(text) - 1, 0)))

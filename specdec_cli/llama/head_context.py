@@ -74,6 +74,10 @@ class HeadContext:
     def threads(self) -> int:
         return self.text.threads
 
+    def unread(self, text: Sequence[int]) -> int:
+        unread, first = self.text.unread(text), self._hidden.first + 1
+        return unread if len(text) - unread >= first - _GAP else len(text) - min(first, len(text) - 1)
+
     def begin(self, text: Sequence[int]) -> int:
         """As for any context; tokens before the first known row can't be read, and count as read."""
         if self._drafts:  # the last answer ended in the middle of a step

@@ -71,6 +71,9 @@ class MedusaContext:
         self._depths: list[int] = []
         """For each node of a tree, by number: which head predicts the next token."""
 
+    def unread(self, text: Sequence[int]) -> int:
+        return 1
+
     def begin(self, text: Sequence[int]) -> int:
         """Start a text; the heads don't read it."""
         self.end_draft(0)

@@ -17,10 +17,11 @@ class LlamaTarget:
     The cache always holds the text in order. If an accepted branch left gaps between its cells, the next tokens would
     fill them, and the same numbers, added in another order, would round differently. So only the part of the branch
     that directly follows the text is kept; the rest, usually a token or two, is read again in the next pass. agreement:
-    read drafts, which must be chains, in passes that agree bit for bit.
+    read drafts, which must be chains, in passes that agree bit for bit. most: tokens of a draft, if the context may
+    take longer ones.
     """
 
-    def __init__(self, context: LlamaContext, agreement: Agreement | None = None) -> None:
+    def __init__(self, context: LlamaContext, agreement: Agreement | None = None, most: int = N_BATCH) -> None:
         self._context, self._agreement = context, agreement
         self.reused = self._verified = 0
         self._again: tuple[int, ...] = ()
@@ -29,7 +30,7 @@ class LlamaTarget:
         """What the last pass verified, if it was a tree, and the order of its tokens in the cache."""
         self.n_ctx = context.n_ctx - (agreement.padding(1) if agreement else 0)
         self.n_vocab = context.n_vocab
-        self.max_draft = context.max_rows - 1
+        self.max_draft = min(context.max_rows - 1, most)
         self.max_branches = 0 if agreement else context.max_branches
 
     @property

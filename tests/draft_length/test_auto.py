@@ -107,6 +107,12 @@ def test_reading_a_long_prompt_must_be_worth_it():
         policy, others = auto(slow_reader), (Token(1, "", "forced"),) * 5000
         policy.observe(Step(1, others, (), 0, (), "", 0.0, 0.01, 0.0, 0.0))  # in another answer
         assert any(drafted(policy, slow_reader, answer([(0.9, True)] * 20, prompt))) == drafts
+    places = [
+        place
+        for place, step in replayed(auto(slow_reader), slow_reader, answer([(0.9, True)] * 3000, 4000))
+        if step.drafted
+    ]
+    assert places and places[0] > 400, "a long answer may be as long again"
 
 
 def test_a_draft_of_one_token_is_charged_one_pass():

@@ -123,6 +123,16 @@ def test_a_search_that_is_slow_at_first_costs_little_in_every_answer():
     assert policy.limit(8)
 
 
+def test_a_drafter_that_is_slow_is_given_up_but_not_after_one_pause():
+    policy, drafts = known(FLAT), 0
+    policy.observe(step(8, 8, FLAT.verify(9), draft_s=100 * FLAT.verify(1)))
+    assert policy.limit(8)
+    while policy.limit(8):
+        policy.observe(step(8, 8, FLAT.verify(9), drafts, draft_s=100 * FLAT.verify(1)))
+        drafts += 1
+    assert drafts < 12
+
+
 def test_drafts_do_not_pay_for_reading_forced_tokens():
     policy = known(FLAT)
     for index in range(1, 9):

@@ -36,10 +36,14 @@ class Movable(FakeDraftModel):
         assert 0 < count <= len(self._cache) - first
         del self._cache[first : first + count]
 
-    def begin(self, text):
+    def unread(self, text):
         kept = 0
         while kept < min(len(self._cache), len(text) - 1) and self._cache[kept] == text[kept]:
             kept += 1
+        return len(text) - kept
+
+    def begin(self, text):
+        kept = len(text) - self.unread(text)
         self.rewind(kept)
         return kept
 
@@ -85,6 +89,7 @@ def test_a_conversation_goes_on_from_what_is_held(kind):
     assert memory.length == 199
     held = model.length
     longer = list(range(210))
+    assert memory.unread(longer) == 11 and memory.unread(list(range(500, 900))) == N_CTX
     assert memory.begin(longer) == 199 and model.length == held
     for common, kept in ((190, 190), (150, FIRST)):
         assert memory.begin([*range(common), *range(500, 600)]) == memory.length == kept

@@ -13,13 +13,15 @@ from timed import FLAT, STEEP, scaled
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Done, Step, Token
+from specdec_cli.decoding.types import Done, LengthPolicy, Step, Token
+from specdec_cli.draft_length.auto import AutoLength
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.engine.baseline import paired_speeds
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
 from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import SpeculativeConfig
 
 SAMPLED = {"temperature": 0.8, "accept": "match", "max_tokens": 40}
 
@@ -147,6 +149,47 @@ def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatc
         report = Metrics.of(session.events(prompt, 0))
         assert report.drafted == 0 and report.draft_prefill_s == 0.0
         assert report.probed_tokens_per_s is None
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """How many unread tokens the policies of a draft model were told of."""
+    counts = []
+
+    def begin(self, unread, read_apart=True, begin=AutoLength.begin):
+        counts.append(unread)
+        begin(self, unread, read_apart)
+
+    monkeypatch.setattr(AutoLength, "begin", begin)
+    return counts
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram+model"])
+def test_a_draft_model_need_not_read_what_it_holds(monkeypatch, told, drafter):
+    with open_auto(monkeypatch, drafter=drafter, max_tokens=20) as session:
+        first = session.generate(PROMPTS[0], raw=True)
+        second = session.generate([*first.prompt, *first.tokens, *first.prompt[:5]])
+        assert first.metrics.drafted and told[0] == len(first.prompt) and told[1] < 30 < len(second.prompt)
+        session.paired_speeds(first.prompt, first.tokens, 0, session.settings, cold=True)
+        assert told[2] == len(first.prompt), "as in the answer itself"
+
+
+def test_what_drafting_has_shown_outlives_its_costs(monkeypatch):
+    with open_auto(monkeypatch) as session:
+        session.open(8)
+        before = session.drafting.policy(session.settings, [1])
+        session.drafting.forget()
+        after = session.drafting.policy(session.settings, [1])
+        assert after is not before and after._calibration is before._calibration
+
+
+def test_a_policy_of_ones_own_drafts_no_more_than_asked_for():
+    with open_session(draft_tokens="auto") as session:
+        session.generate(PROMPTS[0], raw=True)
+        for tokens in (4, 2):
+            config = SpeculativeConfig(drafter="model", length_policy=LengthPolicy(), draft_tokens=tokens)
+            answer = session.generate(PROMPTS[0], speculative=config, raw=True)
+            assert max(len(step.drafted) for step in answer.metrics.history) == tokens
 
 
 def test_a_draft_model_that_cannot_be_timed_leaves_ngram_to_adapt(monkeypatch):

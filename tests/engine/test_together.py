@@ -35,6 +35,15 @@ def test_a_list_is_answered_in_order_as_one_by_one(engine, parallel):
     assert sum(each.metrics.accepted for each in found) > 20
 
 
+def test_answers_that_share_passes_have_no_speed_of_the_target_alone(load, monkeypatch):
+    taken = []
+    monkeypatch.setattr(GenerationResult, "take_probed_baseline", lambda self, _: taken.append(self))
+    with load_engine(target=load("glm4moe-echo").path, threads=1) as engine:
+        engine.generate(PROMPTS[:2], SamplingParams(max_tokens=8))
+        assert not taken
+        assert engine.generate(PROMPTS[0], SamplingParams(max_tokens=8)) in taken
+
+
 def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
     sampling = SamplingParams(max_tokens=8)
     long = [5] * 200_000

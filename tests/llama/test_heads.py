@@ -131,7 +131,9 @@ class Opened:
         self.target.begin(text)
         self.target.decode(text[:-3])
         self.target.decode(text[-3:], all_rows=True)  # Medusa's rows come with logits
+        unread = self.drafts.unread(text)
         kept = self.drafts.begin(text)
+        assert unread == len(text) - kept
         self.drafts.decode(text[kept:-1]) if kept < len(text) - 1 else None
         return self.drafts.decode(text[-1:])[0].copy()
 

@@ -245,7 +245,9 @@ def test_the_next_text_keeps_what_was_accepted_at_the_end_of_the_last(open_conte
     context.decode((1, 2, 3, 4, 5, 6), all_rows=rows > 1)
     context.reuses = True
     text = [*PROMPT, 1, 2, 3, 9]
+    unread = context.unread(text)
     kept = context.begin(text)
+    assert kept == len(text) - unread
     assert kept == (len(text) - 1 if rows > 1 else len(PROMPT))
     assert same(context.decode(text[kept:])[0], fresh(alone, text))
 
