@@ -28,10 +28,10 @@ BY_FOLDER = ("fuzz", "real")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try the same examples in each run, unless a seed asks for others."""
-    if config.getoption("--hypothesis-seed", None) is None:
-        settings.register_profile("same", derandomize=True)
-        settings.load_profile("same")
+    """Try the same examples in each run, unless a seed asks for others. A busy machine may take long for one."""
+    seeded = config.getoption("--hypothesis-seed", None) is not None
+    settings.register_profile("tests", derandomize=not seeded, deadline=None)
+    settings.load_profile("tests")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
