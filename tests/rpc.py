@@ -38,9 +38,10 @@ class RpcServer:
         self.process = subprocess.Popen([*SPECDEC, "rpc-server", "--port", str(self.port), "-t", "1"], **pipes)
         until = monotonic() + 20
         while monotonic() < until:
-            with suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as asking:
+                asking.sendall(struct.pack("<BQ", COMMANDS.index("hello"), 24) + bytes(24))
+                if _exactly(asking, 8 + _HELLO):  # nobody answers who only tries whether the port is free
+                    return
             sleep(0.05)
         self.end()
         raise AssertionError(self.process.stderr.read())
