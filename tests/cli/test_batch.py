@@ -151,6 +151,8 @@ def test_killed_or_interrupted_it_goes_on(models, tmp_path, monkeypatch):
     with start(*command) as process:
         wait_until(lambda: output.exists() and b"\n" in output.read_bytes(), process)
         process.kill()
+    # Perhaps all were answered by then.
+    output.write_bytes(b"".join(output.read_bytes().splitlines(keepends=True)[:3]))
     answer, calls = batch_run.BatchRun._answer, iter(range(12))
 
     async def interrupted(self, *args):
