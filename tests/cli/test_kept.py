@@ -83,7 +83,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
 
 @pytest.mark.slow
 def test_no_baseline_for_a_reader_that_has_gone():
-    command = f'{shlex.join(SPECDEC)} run -n 600 -k 3 --baseline "def f(x):" | head -c 20'
+    command = f'{shlex.join(SPECDEC)} run -n 3000 -c 4096 -k 3 --baseline "def f(x):" | head -c 20'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert "speedup" in done.stderr
     assert "differs" not in done.stderr and "0." not in done.stderr.split("speedup")[1].split("\n")[0]
@@ -133,26 +133,26 @@ def test_what_is_typed_counts_for_more_than_the_environment(monkeypatch):
 
 
 def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
-    """Send a signal; the exit code, and what was still written. 0.3 s, and a process's end on a busy machine."""
+    """Send a signal; the exit code, and what was still written. It takes 0.3 s, or some seconds on a busy machine."""
     started = time.monotonic()
     process.send_signal(send)
     out, err = process.communicate(timeout=20)
-    assert time.monotonic() - started < 4.0
+    assert time.monotonic() - started < 10.0
     assert b"Traceback" not in err and b"KeyboardInterrupt" not in err
     return process.returncode, out.decode(), err.decode()
 
 
 @pytest.mark.slow
 def test_interrupted_in_a_long_prefill(tmp_path):
-    """Reading this prompt takes half a minute; loading the models, a fraction of a second."""
+    """Reading this prompt takes half a minute. A terminal shows that it has begun."""
     trace = tmp_path / "trace.jsonl"
     (tmp_path / "long.txt").write_text("def f(x): return x + 1\n" * 2500)
-    process = start("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", trace)
-    wait_until(trace.exists, process)
-    time.sleep(2)
-    code, out, err = interrupt(process)
-    assert (code, out.strip()) == (130, "")
-    assert "interrupted after 0 tokens" in err and "first token" not in err
+    command = ("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", trace)
+    with Terminal(*command, streams=("stderr",)) as terminal:
+        terminal.read(until="reading prompt")
+        assert terminal.ended_by(signal.SIGINT) == 130
+        assert terminal.process.stdout.read().strip() == b""
+        assert "interrupted after 0 tokens" in terminal.text and "first token" not in terminal.text
     assert [json.loads(line)["event"] for line in trace.read_text().splitlines()] == ["run", "done"]
 
 
