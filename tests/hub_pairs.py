@@ -213,7 +213,7 @@ def content(hub: HubServer, name: str, number: int = 2, times: int = 1) -> Calla
 
 
 def wait_until(
-    condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None, seconds: float = 20
+    condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None, seconds: float = 60
 ) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -13,6 +13,9 @@ import time
 import pyte
 from driver import SPECDEC
 
+BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
+"""Around each paint of the live view."""
+
 
 class Terminal:
     """streams: those of specdec that are the terminal. under: a command that starts it, controlled by the terminal."""
@@ -53,10 +56,17 @@ class Terminal:
     def text(self):
         return "\n".join(self.lines).rstrip()
 
-    def read(self, until=None, seconds=20):
-        """Take in what is shown, until a text stands or stood on the screen, or the process has ended."""
+    def read(self, until=None, seconds=60):
+        """Take in what is shown, until a text stands or stood on the screen, or the process has ended.
+
+        until: or a function, which is asked. What the live view paints counts once all of it has come.
+        """
         deadline, begin = time.monotonic() + seconds, len(self.raw)
-        while until is None or not (until in self.text or until.encode() in self.raw[begin:]):
+
+        def there():
+            return until() if callable(until) else until in self.text or until.encode() in self.raw[begin:]
+
+        while until is None or self.raw.rfind(BEGIN) > self.raw.rfind(END) or not there():
             ended = self.process.poll() is not None
             if not self.take() and ended:
                 assert until is None, f"no {until!r} in\n{self.text}"
@@ -85,7 +95,7 @@ class Terminal:
             assert self.raw.rfind(off) >= self.raw.rfind(on), "the cursor is gone, or a screen is left"
         return self.process.wait(20)
 
-    def ended_by(self, send, within=4.0):
+    def ended_by(self, send, within=10.0):
         """The exit code after a signal, or a key, which must come soon."""
         started = time.monotonic()
         if isinstance(send, bytes):

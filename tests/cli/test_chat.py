@@ -44,7 +44,7 @@ def at_terminal(*args, **options):
 
 def prompted(terminal, line=">"):
     """Wait until a line can be typed: what is typed before is echoed by the terminal itself."""
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 60
     while terminal.text.split("\n")[-1].rstrip() != line:
         assert time.monotonic() < ends, terminal.text
         terminal.take()

@@ -219,7 +219,6 @@ def test_suspended_and_interrupted_step_by_step(trace):
         terminal.read(until="prompt of 4 tokens")
         terminal.press(b" ")
         terminal.read(until="1/9")
-        time.sleep(0.2)
         terminal.press(b"\x03")
         assert "interrupted after 1 token;" in terminal.read(until="[code 130]")
         terminal.press(b"\r")
