@@ -109,7 +109,7 @@ def test_completion_in_a_process_is_quick(here):
     offered = as_specdec(**asked("bash", "specdec show qwen3-3")).split()
     after = os.times()
     assert offered == [name for name in BUNDLED if name.startswith("qwen3-3")]
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 1
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 2
 
 
 def test_a_script_for_the_shell():
