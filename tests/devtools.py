@@ -53,7 +53,7 @@ class Tab:
     def close(self) -> None:
         self._session = {}
         self.call("Browser.close")
-        self._process.wait(20)
+        self._process.wait(60)
         self._socket.close()
         shutil.rmtree(self.folder / "profile", ignore_errors=True)
 

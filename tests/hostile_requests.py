@@ -17,7 +17,7 @@ from serving import Serving
 CLIENTS = 4
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 TOKENS = 60
-_NOISE_S = 0.15
+_NOISE_S = 0.5
 """What other tests may add to a delay. What this finds are delays of seconds."""
 
 

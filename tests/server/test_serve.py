@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -280,7 +279,8 @@ def test_other_paths_methods_and_sizes(server):
 
 def test_who_goes_away_frees_the_slot(server):
     for stream in (True, False):
-        leavers = [server.opened({"prompt": "x", "max_tokens": 480, "stream": stream}) for _ in range(6)]
+        asked = {"prompt": "x", "max_tokens": 480, "n": 10, "stream": stream}  # many seconds' work
+        leavers = [server.opened(asked) for _ in range(6)]
         wait_until(lambda: server.metric("requests_running") == 2)
         for leaver in leavers:
             leaver.close()
@@ -360,15 +360,14 @@ def test_a_full_queue_and_the_end_of_the_grace(models):
 def test_a_signal_lets_answers_end(models):
     """Others are sent in test_hostile_schemas.py."""
     with Serving(*models, "-c", 4096, "-np", 2) as server:
-        answers = []
-        asked = {"prompt": "x", "max_tokens": 1000}
-        asking = threading.Thread(target=lambda: answers.append(server.post(TEXT, asked)))
-        asking.start()
-        wait_until(lambda: server.metric("requests_running") == 1)
-        server.process.send_signal(signal.SIGINT)
-        asking.join(30)
+        asked = {"prompt": "x", "max_tokens": 1000, "stream": True, "stream_options": {"include_usage": True}}
+        with server.opened(asked) as asking:
+            received = asking.recv(1)  # the answer has begun
+            server.process.send_signal(signal.SIGINT)
+            while piece := asking.recv(1 << 16):
+                received += piece
         assert server.process.wait(20) == 130
-        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 1000
+        assert b"[DONE]" in received and b'"completion_tokens":1000' in received
         with pytest.raises(OSError, match="refused"):
             server.request("GET", "/health")
         assert "Traceback" not in server.said
