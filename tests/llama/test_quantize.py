@@ -135,6 +135,8 @@ def test_what_llama_cpp_refuses_is_told(tmp_path):
 
 
 def test_an_interrupt_ends_the_process(tmp_path, monkeypatch):
+    """Here one that never ends by itself: a real one takes milliseconds."""
+    monkeypatch.setattr(quantize, "_CHILD", "import time; print('[ 1/ 9] a tensor', flush=True); time.sleep(99)")
     interrupt, started, start = Interrupt(), [], subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: started.append(start(*args, **rest)) or started[-1])
     with pytest.raises(Interrupted):

@@ -11,7 +11,7 @@ from driver import TARGET
 from rpc import rpc_servers
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import undeclared
+from specdec_cli.llama import remote_calls, undeclared
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.remote_calls import RemoteCalls
 
@@ -36,7 +36,7 @@ def ran_with_a_server(script, folder):
             [sys.executable, "-c", BEGUN + textwrap.dedent(script), *arguments],
             capture_output=True,
             text=True,
-            timeout=40,
+            timeout=120,
             check=False,
         )
     assert done.returncode == 0, done.stderr
@@ -69,12 +69,20 @@ def test_what_never_ends_is_lost_once_for_all(remote):
         began = monotonic()
         with pytest.raises(SpecdecError, match=r"the server 10\.0\.0\.1:5 has"):
             remote.call(sleep, 30.0, allowed_s=seconds)
-        assert monotonic() - began < 1.0
+        assert monotonic() - began < 4.0
 
 
-def test_a_call_has_its_whole_time_however_many_threads_wait(remote):
+def test_a_call_has_its_whole_time_however_many_threads_wait(remote, monkeypatch):
+    """By a clock that only calls move on, so that it makes no difference how busy this machine is."""
+    clock = [0.0]
+    monkeypatch.setattr(remote_calls, "monotonic", lambda: clock[0])
+
+    def work():
+        clock[0] += 0.1
+        sleep(0.05)  # the callers look at the clock
+
     with ThreadPoolExecutor(6) as pool:
-        assert [*pool.map(lambda _: remote.call(sleep, 0.1, allowed_s=0.4), range(6))] == [None] * 6
+        assert [*pool.map(lambda _: remote.call(work, allowed_s=0.4), range(6))] == [None] * 6
 
 
 @pytest.mark.slow
