@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from driver import DRAFT, TARGET, run
 from engines import loaded
-from hub_pairs import BIG, BIG_FILE, NAME, SMALL, SMALL_FILE
+from hub_pairs import BIG, BIG_FILE, NAME, SMALL, SMALL_FILE, wait_until
 
 import specdec_cli
 from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, UsageError, compare
@@ -381,6 +381,7 @@ def test_closing_an_engine_waits_for_another_thread_and_lets_no_other_begin(monk
         working = pool.submit(work, session)
         assert entered.wait(30)
         closing = pool.submit(engine.close)
+        wait_until(lambda: engine._together._closed)
         assert not wait([closing], 0.2).done
         with pytest.raises(SpecdecError, match="the engine was closed"):
             engine.generate(TOKENS)

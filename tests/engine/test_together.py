@@ -9,6 +9,7 @@ import pytest
 
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli import load as load_engine
+from specdec_cli.decoding.rules import RULES
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 
@@ -55,11 +56,19 @@ def test_one_that_fails_has_its_error_and_the_others_go_on(engine):
 
 
 def test_closing_the_engine_ends_a_list(engine):
+    seen, sampling = threading.Event(), SamplingParams(max_tokens=1500)
+
+    def rule(*given):
+        assert seen.wait(30)
+        return RULES["match"](*given)
+
     with ThreadPoolExecutor(1) as pool:
-        answering = pool.submit(engine.generate, PROMPTS, SamplingParams(max_tokens=1500), parallel=1)
+        how = SpeculativeConfig(accept=rule)
+        answering = pool.submit(engine.generate, PROMPTS, sampling, how, parallel=1)
         while not ((own := engine._together._scheduler) and own.jobs and len(own.waiting) == 4):
             assert not answering.done()
             sleep(0.001)
+        seen.set()
         engine.close()
         found = answering.result(30)
     assert len(found) == len(PROMPTS) and all("the engine was closed" in str(result.error) for result in found)
