@@ -133,8 +133,10 @@ def test_a_template_that_goes_on_or_grows_without_end_is_refused(template):
         chat.render(model(template), user())
 
 
-def test_a_template_is_interrupted():
+def test_a_template_is_interrupted(monkeypatch):
     """Ctrl-C sets a flag while specdec catches signals; otherwise it raises KeyboardInterrupt, which goes through."""
+    monkeypatch.setattr(chat._renderer, "_limits", replace(chat._renderer._limits, cpu_s=20.0))
+    chat._renderer._stop()
     asked = iter([False] * 5 + [True])
     with pytest.raises(Interrupted):
         tokenize("Hi", Letters(), model(GROWING["loops"]), stopped=lambda: next(asked))
