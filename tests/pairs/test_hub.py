@@ -323,8 +323,10 @@ def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):
     refused_here(tmp_path, says)
 
 
-def test_weights_that_drip(hub, tmp_path, naps, impatient):
-    """After a header that came well."""
+def test_weights_that_drip(hub, tmp_path, naps, monkeypatch):
+    """After a header that came well, however late."""
+    monkeypatch.setattr(requests, "_timeout_of", lambda _: 0.5)
+    monkeypatch.setattr(requests, "_TIMEOUTS_BEFORE_BODY", 100)
     hub.slow(content(hub, BIG_FILE), bytes_per_s=100)
     refused_here(tmp_path, "bytes per second", "Try again later")
     assert naps == []
