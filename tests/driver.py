@@ -21,7 +21,7 @@ ESCAPE = "\x1b"
 
 def specdec(*args, **options):
     """Run specdec in a process of its own, with pipes for everything."""
-    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 30, **options}
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 120, **options}
     if "input" in options:
         del options["stdin"]
     return subprocess.run([*SPECDEC, *map(str, args)], check=False, **options)
