@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
+from specdec_cli.decoding.options import SamplingOptions, options_of
 from specdec_cli.llama import library
+from specdec_cli.llama.adapter import Adapter
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.simulate import LEAST_CONFIDENCE, WORTH_IT, StaticPolicy, StaticSetting, best_static, places
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.settings.config import Settings
+from specdec_cli.settings.options import OPTIONS, flag_of
+from specdec_cli.user_files import expanded
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_pair import check_pair, setup_of_pair
 
@@ -40,8 +44,12 @@ _OF_BATCHES = (
 )
 _LLAMA_NAMES = {
     **{"temperature": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"},
+    **{"repeat_penalty": "repeat-penalty", "repeat_last_n": "repeat-last-n"},
+    **{"frequency_penalty": "frequency-penalty", "presence_penalty": "presence-penalty"},
     **{"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"},
+    "lora": "lora-scaled",
 }
+_UNEXPORTED = ("lora_draft", "threads_draft", "device", "device_draft", "tensor_split", "rpc")
 
 _CONVERTERS = {"bartowski", "unsloth", "ggml-org", "lmstudio-community", "mradermacher", "TheBloke"}
 """Owners of repositories with GGUF files of other makers' models. Any other owner counts as the maker."""
@@ -89,13 +97,13 @@ class _Model:
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """Without a draft model, n-grams draft. tokens: the draft length; 0: the target runs alone. options: the settings
-    of the profile and the command line by name. measure: as in `Export`.
+    by name. measure: as in `Export`.
     """
 
     target: _Model
     draft: _Model | None
     tokens: int
-    options: dict[str, float]
+    options: dict[str, Any]
     expected: tuple[str, ...] = ()
     setting: StaticSetting | None = None
     measure: str = ""
@@ -103,11 +111,12 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class ServingEngine:
-    """draft_models: what the engine lacks for draft models. rule: about its acceptance rule. write: returns its command
-    and its settings file.
+    """takes: the settings that it can be given. draft_models: what the engine lacks for draft models. rule: about its
+    acceptance rule. write: returns its command and its settings file.
     """
 
     policy: StaticPolicy
+    takes: Collection[str]
     draft_models: tuple[str, ...]
     rule: str
     checked: str
@@ -127,7 +136,10 @@ def export(name: str, profile: str | None, given: dict[str, Any], what_if: str |
     lost = engine.draft_models if pair.draft else (_NGRAMS,)
     if not pair.tokens:
         lost = ("It doesn't draft: the target runs alone.",)
-    lost = (*lost, engine.rule)
+    drafts = pair.draft and pair.tokens
+    pair = replace(pair, options={k: v for k, v in pair.options.items() if drafts or not k.endswith("_draft")})
+    left_out = [f"--{flag_of(name)}" for name in pair.options if name not in engine.takes]
+    lost = (*lost, engine.rule, *([f"These settings aren't exported: {', '.join(left_out)}."] if left_out else []))
     return Export(name, *engine.write(pair), pair.setting, pair.expected, lost, engine.checked, pair.measure)
 
 
@@ -145,7 +157,8 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
             "Use --drafter model, ngram or none.",
         )
     target = _model(here.target if here else None, named.target)
-    options = {name: value for name in _LLAMA_NAMES if (value := getattr(chosen, name)) not in (None, -1)}
+    given_settings = {name: getattr(chosen, name) for name in (*_LLAMA_NAMES, *_UNEXPORTED)}
+    options = {name: value for name, value in given_settings.items() if value not in (None, -1, ())}
     if not (chosen.draft and named.draft and chosen.chain.needs_model):
         if here:
             check_pair(here if here.chain.needs_model else replace(here, drafter="none"))
@@ -154,11 +167,21 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
         said = "The speedup of n-gram drafts depends on the text, so it isn't predicted."
         return _Pair(target, None, _USUAL, options, (said,))
     pair = _Pair(target, _model(here.draft if here else None, named.draft), _USUAL, options)
+    tune = _tune(profile, {**given, "temperature": chosen.temperature}, policy)
     if here is None:
-        commands = [["pull", profile], ["tune", "-p", profile, *_sampling(named, policy)]] if profile else []
-        measure = " && ".join(shlex.join(["specdec", *command]) for command in commands)
+        measure = f"{shlex.join(['specdec', 'pull', profile])} && {tune}" if profile else ""
         return replace(pair, expected=(_UNMEASURED,), measure=measure)
-    return _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, what_if)
+    found = _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, what_if)
+    return found if found.setting else replace(found, expected=(_UNMEASURED,), measure=tune)
+
+
+def _tune(profile: str | None, given: dict[str, Any], policy: StaticPolicy) -> str:
+    """The command that records what an engine needs, with the same adapters and devices."""
+    options = {**given, "drafter": None, "accept": policy.rule if given["temperature"] else None}
+    words = ["-p", profile] if profile else []
+    for name, value in options.items():
+        words += [OPTIONS[name].short or f"--{flag_of(name)}", str(value)] if value is not None else []
+    return shlex.join(["specdec", "tune", *words])
 
 
 def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: str | None) -> _Pair:
@@ -176,8 +199,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     else:
         path = None
     if path is None:
-        command = ["specdec", "tune", "-m", str(paths[0]), "-md", str(paths[1]), *_sampling(settings, policy)]
-        return replace(pair, expected=(_UNMEASURED,), measure=shlex.join(command))
+        return pair
     recording = acceptance_traces.read(path)
     recording.require(*paths)
     found = best_static(recording.answers, costs, recording.greedy, policy)
@@ -194,32 +216,34 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     return replace(pair, tokens=found.tokens, expected=tuple(expected), setting=found)
 
 
-def _sampling(settings: Settings, policy: StaticPolicy) -> list[str]:
-    """The options with which `tune` records what an engine needs."""
-    accept = ["--accept", policy.rule] if settings.temperature else []
-    return ["--temp", f"{settings.temperature:g}", *accept]
-
-
 def _model(path: str | None, reference: str) -> _Model:
     return _Model(Path(path).absolute() if path else None, reference if references.parse(reference) else "")
 
 
 def _llama_server(pair: _Pair) -> tuple[str, str]:
     options: list[tuple[str, object]] = [_gguf(pair.target, "model", "hf-repo")]
-    left_out = set() if pair.draft and pair.tokens else {"gpu_layers_draft"}
     if pair.tokens and pair.draft:
         options += [_gguf(pair.draft, "spec-draft-model", "spec-draft-hf"), ("spec-type", "draft-simple")]
         options += [("spec-draft-n-max", pair.tokens), ("spec-draft-n-min", 0)]
         options.append(("spec-draft-p-min", pair.setting.min_p if pair.setting else 0.0))
     elif pair.tokens:
         options.append(("spec-type", "ngram-simple"))
-    options += [(_LLAMA_NAMES[name], value) for name, value in pair.options.items() if name not in left_out]
+    values = {**pair.options, "lora": _scaled(pair.options.get("lora", ()))}
+    options += [(_LLAMA_NAMES[name], values[name]) for name in pair.options if name in _LLAMA_NAMES]
     cut = next((value for _, value in options if set(str(value)) & set(";#")), None)
     if cut:
         raise UsageError(f"a preset of llama-server can't hold {cut}: it would be cut at ; and #", "Rename the file.")
     command = shlex.join(["llama-server", *(part for name, value in options for part in (f"--{name}", str(value)))])
     preset = ["version = 1", "", f"[{pair.target.name}]", *(f"{name} = {value}" for name, value in options)]
     return command, "\n".join(preset) + "\n"
+
+
+def _scaled(adapters: tuple[str, ...]) -> str:
+    """Adapters as FILE:SCALE,FILE:SCALE. Raises UsageError for a path that llama-server would cut."""
+    found = [replace(each, path=expanded(str(each.path)).absolute()) for each in map(Adapter.parse, adapters)]
+    if cut := next((each.path for each in found if set(str(each.path)) & set(':,"')), None):
+        raise UsageError(f"llama-server would cut the adapter's path {cut} at : , or \"", "Rename it.")
+    return ",".join(map(str, found))
 
 
 def _gguf(model: _Model, path: str, repository: str) -> tuple[str, object]:
@@ -293,6 +317,7 @@ _REQUESTS = "Sampling options aren't exported: each request sets its own."
 ENGINES = {
     "llama-server": ServingEngine(
         StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
+        _LLAMA_NAMES,
         (*_OF_DRAFT_MODELS, "Its draft model reads verified tokens a second time."),
         "It accepts drafts as --accept match does: exact up to rounding, which it doesn't report. At a temperature it "
         "accepts fewer tokens than rejection.",
@@ -301,6 +326,7 @@ ENGINES = {
     ),
     "vllm": ServingEngine(
         StaticPolicy((0.0,), rereads=False, rule="rejection"),
+        (*options_of(SamplingOptions), "ctx"),  # of the former, `rule` speaks
         _OF_BATCHES,
         _REQUESTS,
         f"vLLM 0.33.0 accepts such a configuration, but it was not run; {_NAMED}",
@@ -308,6 +334,7 @@ ENGINES = {
     ),
     "sglang": ServingEngine(
         StaticPolicy((0.0,), rereads=False, rule="match"),
+        (*options_of(SamplingOptions), "ctx"),  # of the former, `rule` speaks
         _OF_BATCHES,
         _REQUESTS,
         f"the parser of SGLang 0.5.23 accepts such options, but they were not run; {_NAMED}",

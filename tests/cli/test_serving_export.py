@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 
+import loras
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, complaint, configure, succeeded, told
 from hub_pairs import own_profile
@@ -19,8 +20,9 @@ from specdec_cli.weights import tuning
 
 @pytest.fixture(autouse=True)
 def usual(monkeypatch):
-    """The drafter; lengths are chosen by the first answers of a recording: their choice is proved where it is made."""
+    """Usual settings; lengths are chosen by the first answers of a recording, as their choice is proved elsewhere."""
     monkeypatch.delenv("SPECDEC_DRAFTER")
+    monkeypatch.delenv("SPECDEC_THREADS")
     chosen = export.best_static
     monkeypatch.setattr(export, "best_static", lambda answers, *rest: chosen(answers[:10], *rest))
 
@@ -94,6 +96,23 @@ def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
     tune = f"specdec tune -p 'my pair' --temp 0.6 --accept {ENGINES[engine].policy.rule}"
     assert ("GGUF" in text) != bool(own) and found["measure"] == f"specdec pull 'my pair' && {tune}"
     assert found["lost"] and ("not run" in found["checked"]) == (engine != "llama-server")
+
+
+def test_adapters_and_penalties_are_exported_and_what_is_not_is_said(tmp_path):
+    adapters = [loras.write(tmp_path / f"{name}.gguf", TARGET) for name in ("style", "tone")]
+    more = f"lora: ['{adapters[0]}:0.5', '{adapters[1]}'], repeat-penalty: 1.1, device-draft: none"
+    own_profile("styled", f"target: {TARGET}\ndraft: {DRAFT}\nsettings: {{{more}}}\n")
+    found = exported("llama-server", "-p", "styled", "-ngl", 20)
+    said = options(found["command"])
+    assert said["--lora-scaled"] == f"{adapters[0]}:0.5,{adapters[1]}:1"
+    assert (said["--repeat-penalty"], said["--repeat-last-n"]) == ("1.1", "64")
+    assert found["measure"] == "specdec tune -p styled --temp 0.0 -ngl 20"
+    assert found["lost"][-1] == "These settings aren't exported: --device-draft."
+    own_profile("far", "target: Qwen/Qwen3-8B-GGUF:Q4_K_M\nsettings: {lora: [x.gguf], device-draft: none}\n")
+    assert exported("vllm", "-p", "far", "-t", 2)["lost"][-1] == "These settings aren't exported: --threads, --lora."
+    shutil.copy(adapters[0], tmp_path / "a,b.gguf")
+    own_profile("styled", f"target: {TARGET}\nsettings: {{lora: ['{tmp_path}/a,b.gguf']}}\n")
+    assert_refused(call("export", "llama-server", "-p", "styled"), 2, "would cut the adapter's path")
 
 
 def test_vllm_and_sglang_count_as_they_do():
