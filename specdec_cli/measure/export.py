@@ -14,6 +14,7 @@ from typing import Any
 
 from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
+from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama import library
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.measure import acceptance_traces, hardware
@@ -97,7 +98,7 @@ class _Model:
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """Without a draft model, n-grams draft. tokens: the draft length; 0: the target runs alone. options: the settings
-    by name. measure: as in `Export`.
+    by name. measure: as in `Export`. vocabularies: the sizes of both, if the files are on this machine.
     """
 
     target: _Model
@@ -107,12 +108,14 @@ class _Pair:
     expected: tuple[str, ...] = ()
     setting: StaticSetting | None = None
     measure: str = ""
+    vocabularies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServingEngine:
     """takes: the settings that it can be given. draft_models: what the engine lacks for draft models. rule: about its
-    acceptance rule. write: returns its command and its settings file.
+    acceptance rule. write: returns its command and its settings file. any_vocabulary: whether the vocabularies may
+    differ in size.
     """
 
     policy: StaticPolicy
@@ -121,6 +124,7 @@ class ServingEngine:
     rule: str
     checked: str
     write: Callable[[_Pair], tuple[str, str]]
+    any_vocabulary: bool = True
 
 
 def export(name: str, profile: str | None, given: dict[str, Any], what_if: str | None = None) -> Export:
@@ -139,8 +143,19 @@ def export(name: str, profile: str | None, given: dict[str, Any], what_if: str |
     drafts = pair.draft and pair.tokens
     pair = replace(pair, options={k: v for k, v in pair.options.items() if drafts or not k.endswith("_draft")})
     left_out = [f"--{flag_of(name)}" for name in pair.options if name not in engine.takes]
+    if drafts and not engine.any_vocabulary:
+        lost = (*_refused(pair.vocabularies), *lost)
     lost = (*lost, engine.rule, *([f"These settings aren't exported: {', '.join(left_out)}."] if left_out else []))
     return Export(name, *engine.write(pair), pair.setting, pair.expected, lost, engine.checked, pair.measure)
+
+
+def _refused(vocabularies: tuple[int, ...]) -> list[str]:
+    """Whether an engine that wants vocabularies of one size refuses a pair, in a sentence."""
+    if not vocabularies:
+        return ["It refuses a draft model with another vocabulary size, even if only padding differs."]
+    target, draft = vocabularies
+    said = f"It refuses this pair: the target has {target:,} tokens, the draft {draft:,}. Use --drafter ngram."
+    return [said] if target != draft else []
 
 
 def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what_if: str | None) -> _Pair:
@@ -190,6 +205,8 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     if checked.overlap is not None:
         raise SpecdecError("the draft has another tokenizer, which only specdec supports", "Name another with -md.")
     paths, setup = checked.paths, setup_of_pair(checked, settings)
+    sizes = tuple(len(Vocabulary(header)) for header in (checked.target, checked.draft) if header)
+    pair = replace(pair, vocabularies=sizes)
     path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temperature == 0, settings.accept), setup)
     if what_if:
         machine = hardware.load(what_if)
@@ -329,8 +346,9 @@ ENGINES = {
         (*options_of(SamplingOptions), "ctx"),  # of the former, `rule` speaks
         _OF_BATCHES,
         _REQUESTS,
-        f"vLLM 0.33.0 accepts such a configuration, but it was not run; {_NAMED}",
+        f"vLLM 0.33.0 accepts such a configuration for vocabularies of the same size, but it was not run; {_NAMED}",
         _vllm,
+        any_vocabulary=False,
     ),
     "sglang": ServingEngine(
         StaticPolicy((0.0,), rereads=False, rule="match"),

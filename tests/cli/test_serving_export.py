@@ -131,6 +131,19 @@ def test_vllm_and_sglang_count_as_they_do():
     assert options(exported("sglang", *ngram)["command"])["--speculative-algorithm"] == "NGRAM"
 
 
+def test_vllm_takes_only_vocabularies_of_the_same_size(monkeypatch):
+    """Qwen2.5-Coder 7B and 0.5B differ by padding."""
+    monkeypatch.setattr(export, "original_of", lambda _: "org/model")
+    sizes = {TARGET.name: 152_064, DRAFT.name: 151_936}
+    monkeypatch.setattr(export, "Vocabulary", lambda header: range(sizes[header.name]))
+    pair = ("-m", TARGET, "-md", DRAFT)
+    assert "the target has 152,064 tokens, the draft 151,936" in exported("vllm", *pair)["lost"][0]
+    sizes[DRAFT.name] = sizes[TARGET.name]
+    for found in (exported("vllm", *pair), exported("vllm", *pair, "--drafter", "ngram"), exported("sglang", *pair)):
+        assert "It refuses" not in "".join(found["lost"])
+    assert exported("vllm", "-p", "qwen3-8b")["lost"][0].startswith("It refuses a draft model with another vocabulary")
+
+
 def test_models_that_the_configuration_names_count():
     configure("target: qwen3-8b\n")
     said = options(exported("llama-server", "-ngl", "20")["command"])
