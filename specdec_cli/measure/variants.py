@@ -30,7 +30,7 @@ def parse_variants(
 
     A sweep of lengths ends with k=auto. A name says the drafter unless it is `model`. Each variant is measured against
     the target alone with the same sampling. draft_named: whether the user named a draft model, which all variants then
-    use. Raises UsageError on a variant that doesn't parse.
+    use. Raises UsageError on a variant that doesn't parse, or if no variant drafts.
     """
     named: dict[str, Settings] = {} if sweeps else {_name_of(base): base}
     for text in versus:
@@ -45,6 +45,9 @@ def parse_variants(
         for value in each + [AUTO] * (key in _LENGTH and AUTO not in each and base.drafter != "none"):
             settings = _changed(base, f"{key}={value}", draft_named)
             named[_with_drafter(f"{key}={value}", settings)] = settings
+    if all(settings.drafter == "none" for settings in named.values()):
+        problem = "there is nothing to compare: the target alone is measured anyway"
+        raise UsageError(problem, "Leave out --drafter none, or add a variant with a drafter: --vs drafter=ngram.")
     _require_one_draft(named.values(), draft_named)
     found, own = with_baselines(base, named), _name_of(base)
     return [each for each in found if each.is_baseline or each.settings.drafter != "none" or each.name != own]

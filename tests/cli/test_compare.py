@@ -168,6 +168,7 @@ def test_a_drafter_that_fails_midway_is_named(monkeypatch):
         ([" "], 2, "prompt 1: the prompt is empty"),
         (["x", "caf\udce9"], 2, "prompt 2: the prompt has half a surrogate pair"),
         (["--vs", "k4"], 2, "does not parse"),
+        (["x", "--drafter", "none", "--vs", "k=4"], 2, "nothing to compare"),
         (["-o", "/dev/null/page.html"], 2, "cannot write"),
         (["--save", "../up"], 2, "cannot be a result's name"),
         (["--against", "x", "--md"], 2, "--against can't be used"),

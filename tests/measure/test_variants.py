@@ -21,7 +21,6 @@ BASE = Settings(target="t.gguf", draft="d.gguf", drafter="model")
         ({"drafter": "ngram"}, ["k=8"], ["k=2"], ["ngram, k=8", "ngram, k=2", "ngram, k=auto"]),
         ({"draft_tokens": 3}, ["k=8"], ["draft-min-p=0,0.5"], ["k=8", "draft-min-p=0", "draft-min-p=0.5"]),
         ({}, [], ["top-k=10,20"], ["top-k=10", "top-k=20"]),  # greedy knows no cuts, so there is one baseline
-        ({"drafter": "none"}, [], [], []),
         ({"drafter": "none"}, ["k=2,drafter=model"], [], ["k=2,drafter=model"]),
         ({"drafter": "ngram+self"}, ["drafter=auto"], [], ["ngram+self, k=auto", "drafter=auto"]),
     ],
@@ -40,6 +39,12 @@ def test_a_variant_with_other_sampling_has_a_baseline_of_its_own():
         ("k=auto", ALONE),
         ("k=8,temp=0.8", "alone, temp=0.8"),
     ]
+
+
+@pytest.mark.parametrize(("versus", "sweeps"), [([], []), (["k=4"], []), ([], ["k=1,2"])])
+def test_the_target_alone_is_not_compared_with_itself(versus, sweeps):
+    with pytest.raises(UsageError, match="nothing to compare"):
+        parse_variants(replace(BASE, drafter="none"), versus, sweeps)
 
 
 def test_one_named_draft_serves_model_and_self_but_not_heads():
