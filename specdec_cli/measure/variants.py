@@ -76,7 +76,7 @@ def _require_one_draft(drafting: Iterable[Settings], draft_named: bool) -> None:
     if len(kinds) > 1:
         raise UsageError(
             f"the variants would need several draft models: for {' and '.join(sorted(kinds))}",
-            "Run compare for each (--save NAME, then --against NAME); model and self can share one that -md names.",
+            "Run compare for each; each gives its speedup over the target alone. -md can name one for model and self.",
         )
 
 

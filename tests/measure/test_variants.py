@@ -49,8 +49,9 @@ def test_the_target_alone_is_not_compared_with_itself(versus, sweeps):
 
 def test_one_named_draft_serves_model_and_self_but_not_heads():
     assert parse_variants(BASE, ["drafter=self"], [], draft_named=True)
-    with pytest.raises(UsageError, match="for model and mtp"):
+    with pytest.raises(UsageError, match="for model and mtp") as caught:
         parse_variants(BASE, ["drafter=mtp"], [], draft_named=True)
+    assert "--against" not in caught.value.hint, "it refuses results of other models"
 
 
 @pytest.mark.parametrize(
