@@ -18,6 +18,7 @@ from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama import library
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.measure import acceptance_traces, hardware
+from specdec_cli.measure.hardware import Hardware
 from specdec_cli.measure.simulate import LEAST_CONFIDENCE, WORTH_IT, StaticPolicy, StaticSetting, best_static, places
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
@@ -136,7 +137,7 @@ def export(name: str, profile: str | None, given: dict[str, Any], what_if: str |
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}", f"Engines: {', '.join(ENGINES)}.")
     engine = ENGINES[name]
-    pair = _pair(profile, given, engine.policy, what_if)
+    pair = _pair(profile, given, engine.policy, hardware.load(what_if) if what_if is not None else None)
     lost = engine.draft_models if pair.draft else (_NGRAMS,)
     if not pair.tokens:
         lost = ("It doesn't draft: the target runs alone.",)
@@ -158,7 +159,7 @@ def _refused(vocabularies: tuple[int, ...]) -> list[str]:
     return [said] if target != draft else []
 
 
-def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what_if: str | None) -> _Pair:
+def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, machine: Hardware | None) -> _Pair:
     """The models, and the draft length for an engine."""
     named = merged(profile, given)[0]
     try:
@@ -186,7 +187,7 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
     if here is None:
         measure = f"{shlex.join(['specdec', 'pull', profile])} && {tune}" if profile else ""
         return replace(pair, expected=(_UNMEASURED,), measure=measure)
-    found = _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, what_if)
+    found = _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, machine)
     return found if found.setting else replace(found, expected=(_UNMEASURED,), measure=tune)
 
 
@@ -199,7 +200,7 @@ def _tune(profile: str | None, given: dict[str, Any], policy: StaticPolicy) -> s
     return shlex.join(["specdec", "tune", *words])
 
 
-def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: str | None) -> _Pair:
+def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, machine: Hardware | None) -> _Pair:
     """The same with the best length by a recording and costs, if there are both."""
     checked = check_pair(settings)
     if checked.overlap is not None:
@@ -208,8 +209,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     sizes = tuple(len(Vocabulary(header)) for header in (checked.target, checked.draft) if header)
     pair = replace(pair, vocabularies=sizes)
     path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temperature == 0, settings.accept), setup)
-    if what_if:
-        machine = hardware.load(what_if)
+    if machine:
         costs, where = machine.costs, f"{machine.name} ({machine.basis} costs)"
     elif (tuned := tuning.load(*paths, setup)) and tuned.machine == library.machine():
         costs, where = tuned.costs, f"this machine ({library.machine()})"

@@ -162,6 +162,8 @@ def test_at_a_temperature_the_rule_of_the_engine_counts():
         (("nothing",), "no engine"),
         (("vllm",), "can't load GGUF"),
         (("llama-server", "-p", "demo", "--what-if", "abacus"), "abacus"),
+        (("llama-server", "-p", "demo", "--drafter", "none", "--what-if", "abacus"), "abacus"),
+        (("vllm", "-p", "qwen3-8b", "--what-if", "abacus"), "abacus"),
         (("llama-server", "-p", "demo", "--drafter", "lookahead"), "no other engine"),
         (("llama-server", "-m", "missing.gguf"), "missing.gguf"),
     ],
