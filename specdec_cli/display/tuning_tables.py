@@ -14,7 +14,7 @@ from specdec_cli.measure.simulate import Prediction
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
-_DERIVED = "its costs come from published figures, not from measurements by specdec; --json names the sources"
+_DERIVED = "its costs are estimates, partly from published figures and partly assumed; --json names the sources"
 
 
 def tables(result: TuningResult) -> list[RenderableType]:
