@@ -404,7 +404,8 @@ class ComparisonRun:
 def require_exact(result: ComparisonResult) -> None:
     """Raise SpecdecError if an answer that should be the target's own differs by more than rounding."""
     if wrong := [each for each in result.divergences if each.kind == "wrong"]:
-        where = f"{wrong[0].variant} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
+        first = wrong[0]
+        where = f"{first.variant} differs on prompt {first.prompt} at token {first.position + 1}; {first.bug}"
         raise SpecdecError(
             f"{len(wrong)} of the answers are not the target's own: {where}",
             "This is a bug in specdec: please report it with the output of --json.",

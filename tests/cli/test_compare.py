@@ -229,6 +229,7 @@ def test_wrong_answers_are_told(compared, monkeypatch):
     assert all(each["kind"] == "wrong" and "computed again" in each["bug"] for each in found["divergences"])
     what, do = complaint(done.stderr)
     assert "3 of the answers are not the target's own: k=3 differs on prompt 1" in what and "please report it" in do
+    assert f" at token {found['divergences'][0]['position'] + 1}; " in what
 
 
 def test_a_kept_result_is_read_and_shown_as_it_was(snapshot):

@@ -203,8 +203,8 @@ def test_divergences_are_marked_counted_and_open():
     html = page(result_of(trials, divergences=divergences))
     assert "<i>one </i><b>two </b><mark><u>three </u></mark>four " in html
     text = words_of(html)
-    assert "WRONG: 1 answer is not the target's own" in text and "wrong from token 2, margin 1.5" in text
-    assert "rounding from token 1 of another round, margin unknown" in text
+    assert "WRONG: 1 answer is not the target's own" in text and "wrong from token 3, margin 1.5" in text
+    assert "rounding from token 2 of another round, margin unknown" in text
     trials = [trial("target alone", "p", "c"), trial("k=2", "p", "c", words=("one ", "two "))]
     early = page(result_of(trials, divergences=(divergence("k=2", "p", 2, 3.0, "wrong"),)))
     assert "<b>two </b><mark> ends here</mark></pre>" in early
