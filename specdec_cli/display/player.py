@@ -62,6 +62,7 @@ def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) ->
         steps=list(_steps(events)),
         report=Markup(report),
         speeds=_SPEEDS,
+        sampled=any(token.p is not None for event in events if isinstance(event, Step) for token in event.tokens),
     )
 
 

@@ -35,6 +35,8 @@ def test_the_tokens_stand_in_the_order_in_which_they_came():
     assert '<u title="bonus, p 0.500">  <ins>extra</ins></u>' in page, "what is underlined are the words"
     assert "Ask &lt;me&gt;." in page and "big.gguf + small.gguf, k=3, temp=0.8" in page
     assert "Prompt" not in html(SETTINGS, None, events())
+    greedy = html(SETTINGS, None, [step(0, 0.1, Token(1, "x", "plain"))])
+    assert "Point at a token" in page and "Point at a token" not in greedy, "p and q are those of sampled tokens"
 
 
 def test_forced_tokens_are_counted_wherever_they_come_and_text_that_was_held_back_is_not():
