@@ -244,7 +244,7 @@ class ComparisonRun:
         session.open(max(map(len, chosen.values())), self.drafting or [self._settings.alone()])
         if not session.drafts:
             raise SpecdecError(session.notes[-1], "Without drafts there is nothing to compare.")
-        context, threads, complete = session.models.target.opened, session.models.target.threads, False
+        context, complete = session.models.target.opened, False
         try:
             self._warm_up(session, next(iter(chosen.values())))
             for prompt, number, variant in self._order([*chosen]):
@@ -264,7 +264,7 @@ class ComparisonRun:
             self.error = error if isinstance(error, SpecdecError) else None
         skipped = tuple(prompt.id for prompt in prompts if prompt not in chosen)
         texts = {prompt.id: prompt.text for prompt in chosen}
-        result = self._result(session, threads, context.n_ctx, partial=not complete, prompts=texts, skipped=skipped)
+        result = self._result(session, context.n_ctx, partial=not complete, prompts=texts, skipped=skipped)
         self._remember_speed(session.pair, result)
         return result
 
@@ -326,7 +326,7 @@ class ComparisonRun:
                 answer = DivergentAnswer(variant=trial.variant, prompt=trial.prompt, **why, kind=divergence.kind)
                 self._divergences.append(answer)
 
-    def _result(self, session: Session, threads: int, context: int, **about: Any) -> ComparisonResult:
+    def _result(self, session: Session, context: int, **about: Any) -> ComparisonResult:
         """Everything that the trials show. about: further fields of the result."""
         from specdec_cli.llama import library
 
@@ -344,7 +344,7 @@ class ComparisonRun:
         experts = session.pair.target.count("expert_count")
         result = ComparisonResult(
             specdec=__version__,
-            machine=MachineInfo(tuple(library.devices()), threads, platform.platform()),
+            machine=MachineInfo(tuple(library.devices()), session.models.target.threads, platform.platform()),
             versions={"python": platform.python_version(), **library.versions()},
             build=library.build_flags(),
             models=_models(session.pair, context),

@@ -25,7 +25,7 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.session import Session
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.measure import kept_comparisons
-from specdec_cli.measure.compare import ComparisonResult
+from specdec_cli.measure.compare import ComparisonResult, ComparisonRun
 from specdec_cli.measure.variants import ALONE
 
 PROMPTS = ("def median(values):\n    return", "class Stack:\n    def push(self, item):\n        ")
@@ -148,6 +148,12 @@ def test_a_trial_that_fails_or_is_interrupted_keeps_those_before_it(monkeypatch,
     assert interrupted or ("the GPU is lost" in done.stderr and "the GPU is lost" in result.notes)
     assert "PARTIAL" in comparison_tables.markdown(result)
     assert kept_comparisons.load("cut") == result
+
+
+def test_the_threads_are_those_at_the_end(monkeypatch):
+    """While the machine is busy, a session uses fewer."""
+    monkeypatch.setattr(ComparisonRun, "_warm_up", lambda _, session, __: setattr(session.models.target, "threads", 7))
+    assert measured(PROMPTS[0], "--repeat", 1).machine.threads == 7
 
 
 def test_a_drafter_that_fails_midway_is_named(monkeypatch):
