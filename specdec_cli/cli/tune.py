@@ -36,6 +36,8 @@ def tune(
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"--seconds can't be {seconds:g}", "Give 1 to 3600.")
+    if what_if is not None and (prompts, seconds, raw, system) != (None, 60.0, False, None):
+        raise UsageError("--what-if measures nothing", "Leave out --prompts, --seconds, --raw and --system.")
     settings = resolve(given.profile, given.flags)
     result: tuning.TuningResult
     if what_if is not None:

@@ -254,6 +254,8 @@ def test_what_tune_does_not_take(monkeypatch):
         (2, "a prompt", "a prompt"),
         (2, "what-if", "--what-if"),
         (2, "drafter", "--drafter", "none"),
+        (2, "measures nothing", "--what-if", "h200", "--prompts", "chat"),
+        (2, "measures nothing", "--what-if", "h200", "--seconds", 5),
         (2, "--seconds can't be", "--seconds", 0.5),
         (2, "--seconds can't be", "--seconds", "nan"),
         (2, "temperature", "--temp", "nan"),
