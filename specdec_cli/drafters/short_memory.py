@@ -35,7 +35,11 @@ class ShortMemory:
         return self._model.length + self._forgotten
 
     def unread(self, text: Sequence[int]) -> int:
-        return min(self._model.unread(self._left_of(text)), self.n_ctx)
+        left = self._left_of(text)
+        unread = self._model.unread(left)
+        if len(left) - unread <= FIRST:  # then `begin` reads all of it
+            unread += len(text) - len(left)
+        return min(unread, self.n_ctx)
 
     def _left_of(self, text: Sequence[int]) -> Sequence[int]:
         """A text without the tokens that were dropped."""

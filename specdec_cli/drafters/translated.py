@@ -44,6 +44,10 @@ class TranslatedDrafter:
         """Running means of how likely either first token would have been accepted."""
         self._measured = 0
 
+    def unread(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt have to be read."""
+        return self._context.unread(prompt)
+
     def start(self, prompt: Sequence[int]) -> int:
         return self._context.begin(prompt)
 

@@ -133,11 +133,19 @@ class TranslatedContext:
         self._ends: list[int] = []
         """The draft model's tokens, and where each ends in the bytes."""
 
-    def begin(self, text: Sequence[int]) -> int:
-        """Read a text except its last token. Returns how many tokens the draft model read."""
+    def unread(self, text: Sequence[int]) -> int:
+        """How many of its tokens the draft model would have to read of a text."""
+        return self._model.unread(self._begun(text))
+
+    def _begun(self, text: Sequence[int]) -> list[int]:
+        """Follow a text from its start. Returns the draft model's tokens of it."""
         self._text, self._count = bytearray(), 0
         self._follow_target(text)
-        tokens = [*self._translation.draft.opening, *self._translation.draft.write(bytes(self._text))]
+        return [*self._translation.draft.opening, *self._translation.draft.write(bytes(self._text))]
+
+    def begin(self, text: Sequence[int]) -> int:
+        """Read a text except its last token. Returns how many tokens the draft model read."""
+        tokens = self._begun(text)
         kept = self._model.begin(tokens)
         self._held, self._ends = [], []
         self._append(tokens[:kept])

@@ -20,6 +20,7 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.settings.config import Settings
@@ -48,6 +49,8 @@ class Drafting:
         """The latest prediction, and its tokens."""
         self._policies: dict[tuple[Any, ...], tuple[LengthPolicy, CostModel | None]] = {}
         """By key, the latest used last. The costs are None if they hold only for this policy, as with trees."""
+        self._shown: dict[tuple[Any, ...], tuple[Calibration, LossBudget]] = {}
+        """By the same key, what a draft model has shown, whatever its passes cost now."""
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         if settings.length_policy is not None:
@@ -129,7 +132,8 @@ class Drafting:
         """Keep a policy. If there are too many, as in a server, drop the one unused for longest."""
         self._policies[key] = policy, costs
         if len(self._policies) > _MOST_POLICIES:
-            self._policies.pop(next(iter(self._policies)))
+            self._policies.pop(oldest := next(iter(self._policies)))
+            self._shown.pop(oldest, None)
         return policy
 
     def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
@@ -156,7 +160,8 @@ class Drafting:
         if form is DraftForm.GROWN:
             sampling = tuning.kind_of(settings.temperature == 0, settings.accept)
             kind = f"{name}, tree {settings.tree}, {sampling}"
-            calibration, budget = self.learning.begin(kind, calibration, budget)
+            calibration, budget = self._shown.get(key) or self.learning.begin(kind, calibration, budget)
+            self._shown[key] = calibration, budget
             if self._load:
                 calibration = self._load.calibrations.setdefault(kind, calibration)
                 self.learning.share(kind, calibration)

@@ -229,17 +229,11 @@ class Session(AbstractContextManager["Session"]):
             yield event
 
     def paired_speeds(
-        self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings, cold: bool = False
+        self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
     ) -> list[tuple[float, float]]:
-        """The speeds of an answer with these tokens, with drafts and alone; see `baseline.paired_speeds`. cold: draft
-        models have to read the prompt.
-        """
+        """The speeds of an answer with these tokens, with drafts and alone; see `baseline.paired_speeds`."""
 
         def written(start: int, own: Settings) -> Metrics:
-            if cold and start == 0 and own.drafter != "none":
-                for each in self.models.all[1:]:
-                    if each.text:
-                        each.text.rewind(0)
             return Metrics.of(self.events([*prompt, *answer[:start]], seed, own, written=start))
 
         with reusing(self):
@@ -459,8 +453,9 @@ class Generation:
             if own.complete:
                 pairs = []
                 if result.metrics.drafted:  # otherwise there is no speedup to measure
-                    about = result.prompt, own.tokens, result.seed, result.settings
-                    pairs = self._session.paired_speeds(*about, cold=not result.cached_tokens)
+                    pairs = self._session.paired_speeds(result.prompt, own.tokens, result.seed, result.settings)
+                    reading_s = result.metrics.draft_prefill_s / len(own.tokens)  # the caches hold the prompt here
+                    pairs = [(1 / (1 / mine + reading_s), other) for mine, other in pairs]
                 found = self.compared_with(own)
                 if pairs:
                     drafted, alone = map(harmonic_mean, zip(*pairs, strict=True))

@@ -108,7 +108,7 @@ class LlamaContext:
 
     def unread(self, text: Sequence[int]) -> int:
         """How many tokens of a text `begin` would leave to read."""
-        if not self.reuses:
+        if not self.reuses or self._failed:
             return len(text)
         texts = self._texts if self._texts and self.rewinds else (self,)
         return len(text) - max(other._reusable(text) for other in texts)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from specdec_cli.constraints.grammar import QUICK, Grammar, GrammarTooLarge
 from specdec_cli.constraints.grammar_state import matcher_of
 from specdec_cli.decoding.errors import SpecdecError, reason_of
@@ -131,8 +133,12 @@ class Answering:
         if not isinstance(prompt, str):
             if not chat and length > self._n_ctx:
                 raise self._too_long(f"{length:,} tokens", chat)
-            texts = [text for part in prompt if not isinstance(part, int) for text in part.values()]
-            length += sum(map(len, (*texts, *map(str, variables.values()))))
+            length += sum(len(text) for part in prompt if not isinstance(part, int) for text in part.values())
+        if variables:
+            try:
+                length += len(msgspec.json.encode(variables))
+            except RecursionError:
+                raise InvalidRequest("it is nested too deeply", "chat_template_kwargs") from None
         # Not with the session's tokenize, which the slot's last answer may have left interrupted.
         work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set, variables)
         if length <= _QUICK_TEXT:

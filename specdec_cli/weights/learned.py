@@ -51,14 +51,11 @@ class Learning:
         self._now: dict[str, tuple[Calibration, LossBudget]] = {}
 
     def begin(self, name: str, calibration: Calibration, budget: LossBudget) -> tuple[Calibration, LossBudget]:
-        """What a drafter goes on with: what it has shown, what is known, or else these. Both follow what happens, and
-        `keep` saves them.
-        """
+        """What a drafter starts with: what is known, or else these. Both follow what happens, and `keep` saves them."""
         if self._known is None:
             self._known = self._load()
-        if name not in self._now:
-            known = self._known.get(name)
-            self._now[name] = known.begin() if known else (calibration, budget)
+        known = self._known.get(name)
+        self._now[name] = known.begin() if known else (calibration, budget)
         return self._now[name]
 
     def share(self, name: str, calibration: Calibration) -> None:

@@ -90,6 +90,7 @@ def test_a_conversation_goes_on_from_what_is_held(kind):
     held = model.length
     longer = list(range(210))
     assert memory.unread(longer) == 11 and memory.unread(list(range(500, 900))) == N_CTX
+    assert memory.unread(list(range(1000, 1200))) == N_CTX, "it begins anew"
     assert memory.begin(longer) == 199 and model.length == held
     for common, kept in ((190, 190), (150, FIRST)):
         assert memory.begin([*range(common), *range(500, 600)]) == memory.length == kept

@@ -146,7 +146,7 @@ def test_what_is_held_says_what_the_target_said(kind):
 
 def test_a_prompt_without_bytes_leaves_the_opening_to_read():
     context = TranslatedContext(model := FakeDraftModel(Table(len(DRAFT), 1)), translation())
-    assert context.begin([]) == 0
+    assert context.unread([]) == 1 and context.begin([]) == 0
     for text in ([], [0], [0, 3]):
         assert context.follow(text, 4) is not None
     assert model._cache == [0, 4, 1]

