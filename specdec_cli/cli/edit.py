@@ -287,6 +287,7 @@ def _can_ask() -> bool:
 
 def diff(old: str, new: str, name: str) -> list[str]:
     """A unified diff, in lines with their ends."""
+    name += "\t" if " " in name else ""  # ends the name for `patch`
     lines = difflib.unified_diff(_LINE.findall(old), _LINE.findall(new), f"a/{name}", f"b/{name}")
     return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
 

@@ -225,10 +225,11 @@ def test_an_answer_that_repeats_the_text_changes_nothing(tmp_path_factory, lines
 )
 def test_a_diff_is_a_patch(tmp_path, monkeypatch, old, new):
     """Whatever Python does to text in a pipe."""
-    path, out = tmp_path / "f", BytesIO()
+    path, out = tmp_path / "a file", BytesIO()
     path.write_bytes(old.encode())
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(out, "ascii", "replace", "\r\n", write_through=True))
-    show_diff(diff(old, new, "f"))
+    show_diff(diff(old, new, path.name))
+    assert b"+++ b/a file\t\n" in out.getvalue(), "for GNU patch"
     subprocess.run(["git", "apply", "--unsafe-paths", "-"], input=out.getvalue(), cwd=tmp_path, check=True)
     assert path.read_bytes() == new.encode()
 
