@@ -108,7 +108,7 @@ def _result(folder: Path, text: str) -> Path:
 
 @functools.cache
 def _measured() -> str:
-    return succeeded(*ALONE, "x", "--json").stdout
+    return succeeded(*COMPARE, "x", "--json").stdout
 
 
 def _config(text: str) -> None:
@@ -117,7 +117,7 @@ def _config(text: str) -> None:
 
 
 BRIEF = ("-n", "2", "-t", "1", "--drafter", "none")
-ALONE = ("compare", "-n", "1", "--repeat", "1", "-t", "1", "--drafter", "none")
+COMPARE = ("compare", "-n", "1", "--repeat", "1", "-t", "1", "--drafter", "ngram")
 
 PLACES: dict[str, Callable[[Path, str], tuple[object, ...]]] = {
     "a target's file": lambda at, text: ("run", "x", "-m", _file(at, text, TARGET), *BRIEF),
@@ -152,12 +152,12 @@ PLACES: dict[str, Callable[[Path, str], tuple[object, ...]]] = {
     "a repository to pull": lambda _, text: ("pull", "-m", f"{text}:Q4_K_M", "--dry-run"),
     "a pair to remove": lambda _, text: ("rm", text, "-y"),
     "hardware": lambda _, text: ("tune", "--what-if", text),
-    "categories": lambda at, text: (*ALONE, "--prompts", _written(at, "s", json.dumps({"prompt": "x", "category": text}))),
-    "categories in Markdown": lambda at, text: (*ALONE, "--md", "--prompts", _written(at, text, json.dumps({"prompt": "x", "category": text}))),
+    "categories": lambda at, text: (*COMPARE, "--prompts", _written(at, "s", json.dumps({"prompt": "x", "category": text}))),
+    "categories in Markdown": lambda at, text: (*COMPARE, "--md", "--prompts", _written(at, text, json.dumps({"prompt": "x", "category": text}))),
     "a suite": lambda _, text: ("compare", "--prompts", text),
     "a category": lambda _, text: ("compare", "--prompts", "python", "--category", text),
     "a variant": lambda _, text: ("compare", "--vs", text),
-    "a kept result": lambda at, text: (*ALONE, "x", "--against", _result(at, text)),
+    "a kept result": lambda at, text: (*COMPARE, "x", "--against", _result(at, text)),
     "a result's name": lambda _, text: ("compare", "x", "--save", text),
 }  # fmt: skip
 SLOW = {"a target's file", "a draft's file", "doctor", "a draft's new file", "hardware", "a kept result"}
