@@ -63,7 +63,7 @@ class AutoLength(LengthPolicy):
         self._passes, self._path_probability = 0, 1.0
         self._reads_on = self._taught = False
         self._most_room = 0
-        """The room at the begin of the answer."""
+        """The room at the start of the answer."""
 
     def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()

@@ -168,6 +168,9 @@ class _Model:
     def length(self) -> int:
         return self._model.length
 
+    def unread(self, text: Sequence[int]) -> int:
+        return self._model.unread(tuple(text))
+
     def begin(self, text: Sequence[int]) -> int:
         return self._model.begin(tuple(text))
 

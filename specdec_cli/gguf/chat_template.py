@@ -52,8 +52,8 @@ def render(
     stopped: Callable[[], bool] = lambda: False,
     variables: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Render messages ({"role", "content"}) as text, up to the start of the answer. variables: more of the template's,
-    or others than its own.
+    """Render messages ({"role", "content"}) as text, up to the start of the answer. variables: further ones for the
+    template, which also replace those it has anyway.
 
     Raises SpecdecError if the template fails or exceeds a limit, Interrupted once `stopped` returns True.
     """
