@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from specdec_cli.decoding.options import SamplingOptions
-from specdec_cli.decoding.sampling import Row, StandardSampler
+from specdec_cli.decoding.sampling import Row, StandardSampler, weights_of
 from specdec_cli.decoding.types import AcceptRule, Draft, Rows, TokenLogprobs, Verdict
 
 _PLAIN = StandardSampler(SamplingOptions())
@@ -30,6 +30,6 @@ def with_logprobs(rule: AcceptRule, top: int) -> AcceptRule:
 def logprobs_of(row: Row, token: int, top: int) -> TokenLogprobs:
     """A token's log-probability in a row of logits, and those of the `top` likeliest tokens."""
     best = row.max()
-    mass = math.log(np.exp(row - best).sum(dtype=np.float64))
+    mass = math.log(weights_of(row, best).sum(dtype=np.float64))
     likeliest = _PLAIN.likeliest(row, top)[0] if top else ()
     return TokenLogprobs(float(row[token] - best) - mass, tuple((id, float(row[id] - best) - mass) for id in likeliest))
