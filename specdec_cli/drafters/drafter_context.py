@@ -11,6 +11,7 @@ import numpy as np
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import DraftModel
 from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.suffix_automaton import PromptCache
 
 if TYPE_CHECKING:  # it is made of these protocols itself
     from specdec_cli.drafters.translation import Translation
@@ -31,9 +32,9 @@ class DrafterContext:
     most likely token, which `match` accepts most of. rng: for the draft's draws, apart from the target's. width: how
     many branches a draft may have; 1 is a chain. small: a second, smaller draft model's context. lookahead: its window,
     the size of its n-grams, and how many of them are verified at once. corpus: other texts to look into, if there are
-    any. prediction: tokens that the answer is expected to repeat, but for changes. translation: where the draft model
-    has another tokenizer than the target. guide: a drafter asked before this one that can go on where a draft model is
-    in a known passage again.
+    any. prediction: tokens that the answer is expected to repeat, but for changes. prompts: what n-grams have read of
+    earlier prompts. translation: where the draft model has another tokenizer than the target. guide: a drafter asked
+    before this one that can go on where a draft model is in a known passage again.
     """
 
     model: DraftModel | None
@@ -46,5 +47,6 @@ class DrafterContext:
     lookahead: tuple[int, int, int] = (4, 3, 4)
     corpus: Corpus | None = None
     prediction: Sequence[int] = ()
+    prompts: PromptCache | None = None
     translation: Translation | None = None
     guide: Guide | None = None

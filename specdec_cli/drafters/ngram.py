@@ -19,7 +19,7 @@ from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
 from specdec_cli.drafters.cursor import KINDS, LEAST_PASSAGE, LONGEST_MATCH, Cursor, Resumption
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.success_rates import SuccessRates
-from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
+from specdec_cli.drafters.suffix_automaton import PromptCache, SuffixAutomaton
 
 _LENGTHS = (2, 3, 4, 5, 7, 9, 13, 17, 25, 49)
 _PRIOR = (
@@ -48,7 +48,7 @@ class NgramDrafter:
     """Drafts a chain by following the automaton of prompt and answer. Deterministic: q is None.
 
     corpus: other texts, which are followed where they are the surer guide. prediction: what the answer will repeat, but
-    for changes.
+    for changes. prompts: kept from one answer to the next.
     """
 
     name = "ngram"
@@ -59,11 +59,14 @@ class NgramDrafter:
 
     @classmethod
     def create(cls, context: DrafterContext) -> NgramDrafter:
-        return cls(context.corpus, context.prediction)
+        return cls(context.corpus, context.prediction, context.prompts)
 
-    def __init__(self, corpus: Corpus | None = None, prediction: Sequence[int] = ()) -> None:
+    def __init__(
+        self, corpus: Corpus | None = None, prediction: Sequence[int] = (), prompts: PromptCache | None = None
+    ) -> None:
         self._before = [*prediction, _END] if prediction else []
         """What the text begins with, before the prompt."""
+        self._prompts = prompts or PromptCache()
         self._text = SuffixAutomaton()
         self._cursor = Cursor(self._text.tokens)
         self._record = SuccessRates([rate for rates in _PRIOR for rate in rates], _PRIOR_WEIGHT)
@@ -71,12 +74,10 @@ class NgramDrafter:
         self._reader = CorpusLookup(corpus) if corpus else None
 
     def start(self, prompt: Sequence[int]) -> int:
-        self._text = SuffixAutomaton()
+        self._text = self._prompts.read([*self._before, *prompt])
         self._cursor = Cursor(self._text.tokens)
         if self._reader is not None:
             self._reader.start()
-        for token in (*self._before, *prompt):
-            self._text.append(token)
         if self._before:
             self._cursor.follow(0, followed=0)
         return 0

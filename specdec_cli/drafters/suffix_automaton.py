@@ -8,6 +8,10 @@ has occurred before. Everything lies in flat arrays: some 100 bytes a token, whe
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from copy import copy
+from itertools import takewhile
+from operator import eq
 
 _ROOT = 0
 _NONE = -1
@@ -73,6 +77,14 @@ class SuffixAutomaton:
         """The state after one more token; -1 if that has never been seen."""
         entry = self._find(state, token)
         return _NONE if entry == _NONE else self._to[entry]
+
+    def copy(self) -> SuffixAutomaton:
+        """An automaton of the same tokens that grows by itself: a thousandth of the time of reading them again."""
+        twin = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, array):
+                setattr(twin, name, value[:])
+        return twin
 
     def append(self, token: int) -> None:
         self._learn(token)
@@ -161,3 +173,32 @@ class SuffixAutomaton:
         while slots[at] != _NONE:
             at = (at + 1) & mask
         slots[at] = entry
+
+
+class PromptCache:
+    """The automaton of the latest prompt, so that the next one only has what is new to it read: some 8 microseconds a
+    token, 0.8 s for 100,000 tokens.
+    """
+
+    def __init__(self) -> None:
+        self._latest = SuffixAutomaton()
+        self._shared = SuffixAutomaton()
+        """What the latest prompt has in common with an earlier one that it doesn't continue: of several questions about
+        one text, the text.
+        """
+
+    def read(self, prompt: Sequence[int]) -> SuffixAutomaton:
+        """The automaton of a prompt's tokens, for an answer to grow."""
+        common = sum(takewhile(bool, map(eq, self._latest.tokens, prompt)))
+        if common < len(self._latest):
+            text = self._shared if len(self._shared) <= common else SuffixAutomaton()
+            _extend(text, prompt[:common])
+            self._shared, self._latest = text, text.copy()
+        _extend(self._latest, prompt)
+        return self._latest.copy()
+
+
+def _extend(text: SuffixAutomaton, tokens: Sequence[int]) -> None:
+    """Read what follows the text in `tokens`, which begin with it."""
+    for token in tokens[len(text) :]:
+        text.append(token)

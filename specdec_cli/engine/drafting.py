@@ -22,6 +22,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.suffix_automaton import PromptCache
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.settings.config import Settings
 from specdec_cli.weights import tuning
@@ -47,6 +48,7 @@ class Drafting:
         self._weights, self._models, self._costs = weights, models, costs
         self._prediction: tuple[str, Sequence[int]] = "", ()
         """The latest prediction, and its tokens."""
+        self._prompts = PromptCache()
         self._policies: dict[tuple[Any, ...], tuple[LengthPolicy, CostModel | None]] = {}
         """By key, the latest used last. The costs are None if they hold only for this policy, as with trees."""
         self._shown: dict[tuple[Any, ...], tuple[Calibration, LossBudget]] = {}
@@ -78,6 +80,7 @@ class Drafting:
             lookahead=astuple(settings.lookahead_shape),
             corpus=self._weights.corpus,
             prediction=self._predicted(settings, written),
+            prompts=self._prompts,
             translation=self._weights.translation,
         )
         names = self._usable(settings)

@@ -17,7 +17,7 @@ from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
-from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
+from specdec_cli.drafters.suffix_automaton import PromptCache, SuffixAutomaton
 
 FIXED = FixedLength(8)
 
@@ -44,6 +44,39 @@ def test_the_sequel_of_the_longest_match_is_proposed():
     draft = proposed(context, 3)
     assert draft == Draft((10, 11, 12), None, "ngram"), "1 2 3 counts for more than 2 3"
     assert proposed(context, 3, prompt=context[:5]) == draft, "wherever the prompt ends"
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 3), max_size=20)), min_size=1, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_a_kept_prompt_is_as_one_that_was_just_read(changes):
+    """Each prompt keeps a part of the one before and goes on in its own way; answers grow in between."""
+    prompts, prompt = PromptCache(), list[int]()
+    for kept, more in changes:
+        prompt = [*prompt[:kept], *more]
+        fresh = SuffixAutomaton()
+        for token in prompt:
+            fresh.append(token)
+        read = prompts.read(prompt)
+        assert vars(read) == vars(fresh)
+        for token in (0, 1, 0, 2):  # an answer leaves no trace
+            read.append(token)
+
+
+def test_a_prompt_is_read_once(monkeypatch):
+    read = list[int]()
+    append = SuffixAutomaton.append
+    monkeypatch.setattr(SuffixAutomaton, "append", lambda text, token: (read.append(token), append(text, token)))
+    prompts, document = PromptCache(), [*range(1000)]
+
+    def news(*more):
+        read.clear()
+        prompts.read([*document, *more])
+        return len(read)
+
+    assert news(7, 8, 9) == 1003, "the document and a question"
+    assert news(7, 8, 9, 5, 5) == 2, "the next turn"
+    assert news(4) == 1001, "another question: what they share is read once more"
+    assert news(3, 2) == 2 and news(4) == 1, "and kept from then on"
 
 
 def test_without_a_match_or_a_start_nothing_is_proposed():
