@@ -18,8 +18,10 @@ _HORIZON = 128
 isn't known in advance, and -n says little about it; a plan is made as often. With 256, 1.001, and the worst text of the
 bundled pair at 0.982 of the target alone."""
 _FIRST_PAUSE = 8
-"""Steps between two plans at first, doubling, for a plan costs some 0.15 ms. With 16, 0.996; with 32 throughout, 0.996
-and the worst cell at 0.938."""
+"""Steps between two plans at first, doubling, for a plan costs 0.15 to 0.7 ms. With 16, 0.996; with 32 throughout,
+0.996 and the worst cell at 0.938."""
+_LONGEST_REST = 512
+"""Steps between two plans at most, while the plan is not to draft: with _HORIZON, the same, but for what plans cost."""
 
 _HANDS_OVER = 0.8
 """A draft goes on in a known passage if that promises so much of what the draft model promises. With 1, edits by
@@ -71,7 +73,9 @@ class AutoLength(LengthPolicy):
         self._apart = max(unread - 1, 0) if read_apart else 0
 
     def expected_gain(self, room: int) -> float:
-        return max(self._plan.gain - self._reading, 0.0) if self._plan.drafts and self._budget.left > 0 else 0.0
+        if not self._plan.drafts or self._budget.left <= 0:
+            return 0.0
+        return max(self._plan.gain - self._costs.draft(self._unread) + self._costs.draft(), 0.0)
 
     def limit(self, room: int) -> int:
         self._passes, self._path_probability = 0, 1.0
@@ -188,26 +192,22 @@ class AutoLength(LengthPolicy):
         self._unread += tokens
         self._budget.wait(tokens)
 
-    @property
-    def _reading(self) -> float:
-        """Seconds for the draft model to read what it has missed, beyond those of a pass that it takes anyway."""
-        return self._costs.draft(self._unread) - self._costs.draft()
-
     def _may_read_on(self, room: int) -> bool:
         """Whether to read what the draft model has missed. If drafts will pay that back, it is a debt; else it comes
         out of the budget: where the plan is not to draft, for so many places that there is something to learn, and so
         that as much is left for the drafts that follow.
         """
-        plan, budget = self._plan, self._budget
+        plan, budget, costs = self._plan, self._budget, self._costs
         if budget.left <= 0 or not (plan.drafts or self._unread > LONGEST):
             return False
-        reading = self._reading / self._costs.verify(1)
+        one, whole = costs.verify(1), costs.draft(self._unread)
+        reading = (whole - costs.draft()) / one
         horizon = min(room, max(_HORIZON, self._most_room - room))  # a long answer may well be as long again
         if plan.drafts and reading + budget.debt < horizon * (1 - 1 / plan.speedup):
             budget.debt += reading
         elif plan.drafts and reading <= budget.left:
             budget.left -= reading
-        elif not plan.drafts and self._costs.draft(self._unread) / self._costs.verify(1) <= budget.left / 2:
+        elif not plan.drafts and whole / one <= budget.left / 2:
             budget.left -= reading  # the rest of the pass is counted with what it drafts
         else:
             return False
@@ -226,7 +226,7 @@ class AutoLength(LengthPolicy):
         drafted = self._plan.drafts
         self._plan = self._planned(self._plan.throughput, rounds=1)
         changed = self._taught or self._plan.drafts != drafted
-        self._pause = _FIRST_PAUSE if changed else min(2 * self._pause, _HORIZON)
+        self._pause = _FIRST_PAUSE if changed else min(2 * self._pause, _HORIZON if self._plan.drafts else _LONGEST_REST)
         self._wait = self._pause
 
     def _planned(self, throughput: float, rounds: int) -> Plan:
