@@ -226,7 +226,8 @@ class AutoLength(LengthPolicy):
         drafted = self._plan.drafts
         self._plan = self._planned(self._plan.throughput, rounds=1)
         changed = self._taught or self._plan.drafts != drafted
-        self._pause = _FIRST_PAUSE if changed else min(2 * self._pause, _HORIZON if self._plan.drafts else _LONGEST_REST)
+        longest = _HORIZON if self._plan.drafts else _LONGEST_REST
+        self._pause = _FIRST_PAUSE if changed else min(2 * self._pause, longest)
         self._wait = self._pause
 
     def _planned(self, throughput: float, rounds: int) -> Plan:

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -230,6 +231,28 @@ def test_rejection_accepts_the_overlap():
     lost = np.maximum(q.probs - p.probs, 0)
     second = sum(lost[x] * np.minimum(left.probs, accept.without(q, x).probs).sum() for x in range(6))
     assert paths[(1,)] == pytest.approx(second, abs=EXACT)
+
+
+def test_a_chain_is_judged_as_a_whole():
+    """A second token that the target finds likelier than the draft does makes up for the first."""
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.full(5, 3.0), 3), rng.dirichlet(np.full(5, 3.0), 2)
+    sampler, drafts = StandardSampler(PLAIN), [Categorical(None, row) for row in q]
+    accepted, whole, singly = Counter(), 0.0, 0.0
+
+    def step(rng):
+        draft = Draft(tuple(each.draw(rng) for each in drafts), tuple(drafts), "")
+        return accept.rejection(draft, np.log(p), sampler, rng).accepted
+
+    for prob, count in outcomes(step):
+        accepted[count] += prob
+    for x, y in product(range(5), repeat=2):
+        first, second = p[0, x] / q[0, x], p[1, y] / q[1, y]
+        assert first > 0.1, "a smaller one would end the draft"
+        whole += q[0, x] * q[1, y] * min(min(first, 1) * second, 1)
+        singly += q[0, x] * q[1, y] * min(first, 1) * min(second, 1)
+    assert accepted[1] + accepted[2] == pytest.approx(np.minimum(p[0], q[0]).sum(), abs=EXACT)
+    assert accepted[2] == pytest.approx(whole, abs=EXACT) and whole > singly + 0.01
 
 
 # The residual, in every pairing of sparse and dense.
