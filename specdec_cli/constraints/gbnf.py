@@ -2,7 +2,8 @@
 
 llguidance's lexer takes the longest match and never tries a shorter one, and GBNF has no lexer. Each character is
 therefore a lexeme of its own. Masks of free text would then take milliseconds, so a repeated class is one lexeme where
-that changes nothing: where no parse of the same text can use a character of the class in another place.
+that changes nothing: where no parse of the same text can use a character of the class in another place, and nothing
+that follows begins with the same byte as a character of the class, because the lexer reads bytes.
 """
 
 from __future__ import annotations
@@ -155,10 +156,11 @@ class _Lark:
             beside = self._places_beside()
         except TimeoutError:
             return 0
+        first = [[(_first_byte(low), _first_byte(high)) for low, high in ranges] for ranges in self._classes]
         return sum(
             1 << place
             for place in _members(self._alone)
-            if not self._after[place] >> place & 1
+            if not any(_meet(first[place], first[other]) for other in _members(self._after[place]))
             and not any(self._meet(place, other) for other in _members(beside[place] & ~(1 << place)))
         )
 
@@ -217,13 +219,20 @@ class _Lark:
 
     def _meet(self, place: int, other: int) -> bool:
         """Whether two places have a character in common."""
-        both = ((mine, theirs) for mine in self._classes[place] for theirs in self._classes[other])
-        return any(mine[0] <= theirs[1] and theirs[0] <= mine[1] for mine, theirs in both)
+        return _meet(self._classes[place], self._classes[other])
 
     def _step(self) -> None:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise TimeoutError
+
+
+def _meet(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool:
+    return any(mine[0] <= theirs[1] and theirs[0] <= mine[1] for mine in ranges for theirs in others)
+
+
+def _first_byte(code: int) -> int:
+    return chr(code).encode()[0]
 
 
 def _members(places: int) -> Iterator[int]:

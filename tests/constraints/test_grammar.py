@@ -153,6 +153,7 @@ def matches(grammar, text):
         (r'root ::= "F\u00e9d" [\u00C0-\u017F] [+--] .', ("F\u00e9d\u00e9,\n", "F\u00e9d\u0101-a"), ("\ue9de+a",)),
         ('root ::= start a A fooBar foo-bar # ?start: "x"\nstart ::= "x"\na ::= "y"\nA ::= "z"\n'
          'fooBar ::= "1"\nfoo-bar ::= [a&&b]', ("xyz1&", "xyz1a"), ("xyy1a",)),
+        ('root ::= "“" [^”]* "”"', ("“ab”", "“”"), ("“ab", "ab”")),
         ('?start: "a" b // b ::= "c"\n!b: "::="', ("a::=",), ("ac",)),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
