@@ -17,7 +17,7 @@ _TYPE_OF = {
     **{dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean"},
     type(None): "null",
 }
-_NO_KEYWORDS = {"const", "enum", "default", "examples"}
+_ALWAYS_TRUE = (("uniqueItems", False), ("propertyNames", {"type": "string"}))
 _DEEPEST = 8
 """How many references and properties are followed to find out whether alternatives exclude each other."""
 
@@ -28,7 +28,7 @@ def read_schema(text: str) -> Any:
 
 
 def supported(schema: Any, root: Any, one_of: bool) -> Any:
-    """A schema without what is trivially true, and with `anyOf` for `oneOf` where alternatives exclude each other.
+    """A schema without what has no effect, and with `anyOf` for `oneOf` where alternatives exclude each other.
 
     one_of: whether that may be replaced: not if a reference may point into it. Raises ValueError for a constant that
     llguidance would change.
@@ -46,10 +46,11 @@ def supported(schema: Any, root: Any, one_of: bool) -> Any:
             new[key] = [supported(part, root, one_of) for part in value]
         elif key == "pattern" and isinstance(value, str):
             new[key] = _without_controls(value)
-        elif (key, value) not in (("uniqueItems", False), ("propertyNames", {"type": "string"})):
-            if key in ("const", "enum"):
-                _require_exact(value)
-            new[key] = value if key in _NO_KEYWORDS else supported(value, root, one_of)
+        elif key in ("const", "enum"):
+            _require_exact(value)
+            new[key] = value
+        elif key not in ("default", "examples") and (key, value) not in _ALWAYS_TRUE:
+            new[key] = supported(value, root, one_of)
     with suppress(TypeError):  # not a schema: llguidance says what is wrong
         pairs = itertools.combinations(new.get("oneOf") or (), 2)
         if one_of and "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):

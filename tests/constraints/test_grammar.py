@@ -178,7 +178,7 @@ KINDS = {k: {"type": "object", "properties": {"k": {"const": k}}, "required": ["
         ({"type": "array", "items": {"const": 1}, "uniqueItems": False}, ("[1, 1]",), ("[2]",)),
         ({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"const": 1}},
          ('{"a": 1}',), ('{"a": 2}',)),
-        ({"type": "integer", "maximum": 2**63 - 1, "default": 2**63 - 1}, ("9007199254740993",), ("1" + 19 * "0",)),
+        ({"type": "integer", "maximum": 2**63 - 1, "default": 2**64}, ("9007199254740993",), ("1" + 19 * "0",)),
         ({"pattern": '^[^-"]+$', "type": "string"}, ('"a"',), ('"a\\"b"', '"-"')),
         ({"oneOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]},
          ("[null]", "null"), ("[1]",)),
