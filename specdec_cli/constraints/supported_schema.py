@@ -18,6 +18,9 @@ _TYPE_OF = {
     type(None): "null",
 }
 _ALWAYS_TRUE = (("uniqueItems", False), ("propertyNames", {"type": "string"}))
+_CLASS = re.compile(r"\\.|\[(\^?)(\]?(?:\\.|[^]\\])*)\]", re.S)
+_IN_CLASS = re.compile(r"(\\.|.)(?:-(\\.|.))?", re.S)
+"""A character of a class, or a range."""
 _DEEPEST = 8
 """How many references and properties are followed to find out whether alternatives exclude each other."""
 
@@ -39,13 +42,13 @@ def supported(schema: Any, root: Any, one_of: bool) -> Any:
     for key, value in schema.items():
         if key in _OF_NAMES and isinstance(value, dict):
             new[key] = {
-                _without_controls(name) if key == "patternProperties" else name: supported(part, root, one_of)
+                _for_rust(name) if key == "patternProperties" else name: supported(part, root, one_of)
                 for name, part in value.items()
             }
         elif key in _OF_SCHEMAS and isinstance(value, list):
             new[key] = [supported(part, root, one_of) for part in value]
         elif key == "pattern" and isinstance(value, str):
-            new[key] = _without_controls(value)
+            new[key] = _for_rust(value)
         elif key in ("const", "enum"):
             _require_exact(value)
             new[key] = value
@@ -72,14 +75,22 @@ def _finite(text: str) -> float:
     return number
 
 
-def _without_controls(pattern: str) -> str:
-    r"""llguidance lets `\"` and `\\` through where a negated class allows a control character that needs `\u00`."""
+def _for_rust(pattern: str) -> str:
+    r"""A pattern of ECMAScript in Rust's syntax, where `[`, `&&`, `~~` and `--` mean something else in a class.
+
+    Negated classes exclude the control characters that need `\u00`: llguidance would let `\"` and `\\` through too.
+    """
+
+    def escaped(part: re.Match[str]) -> str:
+        return "-".join(f"\\{each}" if each in "[]&~-" else each for each in part.groups() if each)
 
     def changed(found: re.Match[str]) -> str:
-        first = found[1]  # which is no mark there
-        return found[0] if first is None else rf"[^\x00-\x08{first and chr(92) + first}"
+        if found[2] is None:
+            return found[0]
+        controls = r"\x00-\x08" if found[1] else ""
+        return f"[{found[1]}{controls}{_IN_CLASS.sub(escaped, found[2])}]"
 
-    return re.sub(r"\\.|\[\^([]-]?)", changed, pattern, flags=re.S)
+    return _CLASS.sub(changed, pattern)
 
 
 def _exclude(one: Any, other: Any, root: Any, depth: int = 0) -> bool:

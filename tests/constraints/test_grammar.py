@@ -180,6 +180,7 @@ KINDS = {k: {"type": "object", "properties": {"k": {"const": k}}, "required": ["
          ('{"a": 1}',), ('{"a": 2}',)),
         ({"type": "integer", "maximum": 2**63 - 1, "default": 2**64}, ("9007199254740993",), ("1" + 19 * "0",)),
         ({"pattern": '^[^-"]+$', "type": "string"}, ('"a"',), ('"a\\"b"', '"-"')),
+        ({"pattern": "^[[&+--a&&c~~]$", "type": "string"}, ('"["', '"&"', '","', '"a"', '"~"'), ('"b"', '"."')),
         ({"oneOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]},
          ("[null]", "null"), ("[1]",)),
         ({"const": {"uniqueItems": False}}, ('{"uniqueItems": false}',), ("{}",)),
