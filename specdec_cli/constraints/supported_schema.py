@@ -34,7 +34,7 @@ def supported(schema: Any, root: Any, one_of: bool) -> Any:
     """A schema without what has no effect, and with `anyOf` for `oneOf` where alternatives exclude each other.
 
     one_of: whether that may be replaced: not if a reference may point into it. Raises ValueError for a constant that
-    llguidance would change.
+    llguidance would change, and for `minProperties` that it wouldn't enforce.
     """
     if not isinstance(schema, dict):
         return schema
@@ -55,6 +55,8 @@ def supported(schema: Any, root: Any, one_of: bool) -> Any:
         elif key not in ("default", "examples") and (key, value) not in _ALWAYS_TRUE:
             new[key] = supported(value, root, one_of)
     with suppress(TypeError):  # not a schema: llguidance says what is wrong
+        if new.get("minProperties", 0) > len(set(new.get("required", ()))) + 1:  # further keys may be equal
+            raise ValueError("minProperties can be at most one more than the number of required properties")
         pairs = itertools.combinations(new.get("oneOf") or (), 2)
         if one_of and "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):
             new["anyOf"] = new.pop("oneOf")

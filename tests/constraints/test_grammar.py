@@ -30,6 +30,7 @@ from specdec_cli.decoding.errors import Interrupted, UsageError
         (Grammar.json_schema({"enum": []}), "nsatisfiable"),
         (Grammar.json_schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
         (Grammar.json_schema({"type": "object", "properties": {"a": {"$ref": "#/nope"}}}), "/nope"),
+        (Grammar.json_schema({"type": "object", "required": ["a"], "minProperties": 3}), "minProperties"),
         (Grammar.json_schema({"const": 1234567890123456789}), "1234567890123456789"),
         (Grammar.json_schema('{"maximum": 1e400}'), "1e400"),
         (Grammar.json_schema({"oneOf": [{"type": 5}, {"enum": 5}]}), "type must be"),
