@@ -232,7 +232,7 @@ def _meet(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool:
 
 
 def _first_byte(code: int) -> int:
-    return chr(code).encode()[0]
+    return chr(code).encode("utf-8", "surrogatepass")[0]
 
 
 def _members(places: int) -> Iterator[int]:
