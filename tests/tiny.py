@@ -39,7 +39,7 @@ def write(
     path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None, n_ctx: int = N_CTX
 ) -> Path:
     """Write a model of `kind` to `path`, and return that: see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers,
-    olmo2-window or llama-flat.
+    olmo2-window, gemma4, deepseek2 or llama-flat.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
@@ -246,6 +246,61 @@ def _olmo2_window(model: _Model) -> None:
         model.attention()
         for name in ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
             model.norm(name)
+        model.feed_forward()
+
+
+def _gemma4(model: _Model) -> None:
+    """Six layers, of which the last three read what the others keep. Every third sees all, with one head of 32."""
+    windowed = [True, True, False] * 2
+    model.layers(len(windowed))
+    model.set("attention.head_count_kv", [HEADS if short else 1 for short in windowed])
+    for name, size in (("key_length", 32), ("value_length", 32), ("key_length_swa", 16), ("value_length_swa", 16)):
+        model.set(f"attention.{name}", size)
+    model.set("attention.sliding_window", 24)
+    model.set("attention.shared_kv_layers", 3)
+    model.set("embedding_length_per_layer_input", 0)
+    model.writer.add_array("gemma4.attention.sliding_window_pattern", windowed)
+    model.norm("rope_freqs", 16)
+    for layer in model.each(len(windowed)):
+        size = 16 if windowed[layer] else 32
+        model.matrix("attn_q", WIDTH, HEADS * size)
+        model.matrix("attn_k", WIDTH, 32)
+        model.matrix("attn_v", WIDTH, 32)
+        model.matrix("attn_output", HEADS * size, WIDTH)
+        for name, width in (("attn_q_norm", size), ("attn_k_norm", size)):
+            model.norm(name, width)
+        for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            model.norm(name)
+        model.feed_forward()
+
+
+def _deepseek2(model: _Model) -> None:
+    """Two layers with latent attention, which keep 48 values of keys and none else."""
+    rank, turned, own = 32, 16, 16
+    model.layers(2)
+    lengths = {
+        "key_length": rank + turned,
+        "value_length": rank,
+        "key_length_mla": own + turned,
+        "value_length_mla": own,
+    }
+    for name, size in {**lengths, "head_count_kv": 1, "q_lora_rank": rank, "kv_lora_rank": rank}.items():
+        model.set(f"attention.{name}", size)
+    for name in ("leading_dense_block_count", "expert_feed_forward_length"):
+        model.set(name, 2)
+    for name in ("expert_count", "expert_used_count", "expert_shared_count"):
+        model.set(name, 0)
+    for _ in model.each(2):
+        model.norm("attn_norm")
+        model.norm("attn_q_a_norm", rank)
+        model.norm("attn_kv_a_norm", rank)
+        model.matrix("attn_q_a", WIDTH, rank)
+        model.matrix("attn_q_b", rank, HEADS * (own + turned))
+        model.matrix("attn_kv_a_mqa", WIDTH, rank + turned)
+        model.matrix("attn_k_b", own, rank, experts=HEADS)
+        model.matrix("attn_v_b", rank, own, experts=HEADS)
+        model.matrix("attn_output", HEADS * own, WIDTH)
+        model.norm("ffn_norm")
         model.feed_forward()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, StringArray, Tensor
+from specdec_cli.gguf.runnable import MAX_LAYERS
 from specdec_cli.user_files import format_bytes
 
 _F16_BYTES, _F32_BYTES = 2, 4
@@ -81,20 +82,27 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
 
 
 def cache_bytes(header: Header, n_ctx: int) -> int:
-    """Estimated bytes of an f16 KV cache. Sliding windows and compressed caches take less."""
-    layers = _number(header, "block_count")
+    """Bytes of an f16 KV cache, with that of next-token layers. Sliding windows save nothing: llama.cpp makes whole
+    caches. Compressed caches may take less.
+    """
+    layers = min(_number(header, "block_count"), MAX_LAYERS)
     heads = _number(header, "attention.head_count")
-    width = _number(header, "embedding_length")
-    interval = _number(header, "full_attention_interval", 1)
-    kv_heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
-    if isinstance(kv_heads, np.ndarray):  # one for each layer
-        total_kv_heads = sum(_counts(kv_heads))
-    else:
-        total_kv_heads = _number(header, "attention.head_count_kv", heads) * (layers // max(1, interval))
-    head = width // heads if heads else 0
-    key = _number(header, "attention.key_length", head)
-    value = _number(header, "attention.value_length", head)
-    return n_ctx * total_kv_heads * (key + value) * _F16_BYTES
+    head = _number(header, "embedding_length") // heads if heads else 0
+    key, value = (_number(header, f"attention.{part}_length", head) for part in ("key", "value"))
+    short_key = _number(header, "attention.key_length_swa", key)
+    short_value = _number(header, "attention.value_length_swa", value)
+    if all(_number(header, f"attention.{part}_length_mla") for part in ("key", "value")):
+        value = short_value = 0  # the values are a part of the keys
+    interval = _number(header, "full_attention_interval") or 1
+    kv_heads = _by_layer(header, "attention.head_count_kv", layers, _number(header, "attention.head_count_kv", heads))
+    windowed = _by_layer(header, "attention.sliding_window_pattern", layers, 0)
+    kept = layers - _number(header, "attention.shared_kv_layers")
+    per_token = sum(
+        kv_heads[layer] * (short_key + short_value if windowed[layer] else key + value)
+        for layer in range(kept)
+        if (layer + 1) % interval == 0
+    )
+    return n_ctx * per_token * _F16_BYTES
 
 
 def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 0) -> int:
@@ -111,6 +119,13 @@ def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 
         what = f"a context of {n_ctx:,} tokens for {header.name} needs {format_bytes(needed)}"
         raise SpecdecError(f"{what}, but {format_bytes(available)} are free", "Set a smaller context (-c).")
     return needed
+
+
+def _by_layer(header: Header, key: str, layers: int, default: int) -> list[int]:
+    """A count of the architecture for each layer. default: if the header has no array of them."""
+    value = header.metadata.get(f"{header.architecture}.{key}")
+    counts = _counts(value) if isinstance(value, np.ndarray) else [default] * layers
+    return (counts + [0] * layers)[:layers]
 
 
 def _number(header: Header, key: str, default: int = 0) -> int:

@@ -13,7 +13,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import NOT_COMPUTED_WITH, Header, damaged, shown
 from specdec_cli.gguf.vocabulary import NO_TOKENIZER, Vocabulary, is_reduced
 
-_MAX_LAYERS = 512
+MAX_LAYERS = 512
 _ENCODERS = re.compile(".*bert|t5|gemma-embedding|clip|wavtokenizer")
 
 
@@ -34,7 +34,7 @@ def require_runnable(header: Header) -> None:
         if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < float("inf")):
             raise damaged(header.name, f"{shown(key)} is {shown(value)}")
     layers = header.metadata.get(f"{header.architecture}.block_count")
-    if layers is not None and not (type(layers) is int and 1 <= layers <= _MAX_LAYERS):
+    if layers is not None and not (type(layers) is int and 1 <= layers <= MAX_LAYERS):
         raise damaged(header.name, f"it claims {shown(layers)} layers")
     for tensor in header.tensors:
         if tensor.name == "d2t":  # a table of token ids

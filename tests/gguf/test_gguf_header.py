@@ -1,11 +1,13 @@
 """What a header says of a model: its parameters and type, what it takes in memory, and that llama.cpp can run it."""
 
+import re
 from contextlib import nullcontext
 
 import gguf
 import ggufs
 import numpy as np
 import pytest
+import tiny
 from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -14,6 +16,8 @@ from specdec_cli.gguf.memory import cache_bytes, footprint, require
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.llama import library
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.shared_context import SharedContext
 
 
 def model(*tensors: tuple[str, tuple[int, ...], str], **metadata) -> Header:
@@ -65,6 +69,7 @@ def test_without_a_known_file_type_the_bytes_decide(kind):
 
 # --- memory ---
 
+MIB = 1 << 20
 BASE = {"block_count": 10, "attention.head_count": 8, "attention.head_count_kv": 2, "embedding_length": 512}
 
 
@@ -92,6 +97,16 @@ def test_bytes_of_a_cache(header, per_token):
     assert (cache_bytes(header, 1), cache_bytes(header, 32768)) == (per_token, per_token * 32768)
 
 
+@pytest.mark.parametrize("kind", [*tiny.ATTENTION, "olmo2-window", "gemma4", "deepseek2"])
+def test_a_cache_takes_what_llama_cpp_says(kind, load, monkeypatch, capsys):
+    monkeypatch.setenv("SPECDEC_DEBUG", "1")
+    model = load(kind)
+    SharedContext(model, 2048, 17, 1, Interrupt(), [Interrupt()] * 24).close()
+    says = re.findall(r"(?:kv_cache|recurrent): size = +([\d.]+) MiB", capsys.readouterr().err)
+    found = cache_bytes(read_header(model.path), 24 * 2048) / MIB
+    assert found == pytest.approx(sum(map(float, says)), abs=0.011)
+
+
 def test_what_fits_is_allowed_to_the_byte():
     needed = cache_bytes(attending(), 1000)
     require(attending(), 1000, needed)
@@ -104,8 +119,6 @@ def test_what_fits_is_allowed_to_the_byte():
 
 
 # --- the whole footprint ---
-
-MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
