@@ -318,6 +318,10 @@ class LengthPolicy:
 REVIEWED = 24
 """Rows that a draft model can be asked for in one pass: positions at which it compares itself when it catches up."""
 
+MAX_SNAPSHOTS = 8
+"""The longest draft for which llama.cpp keeps a recurrent state at each token; each costs a whole state. Its graph has
+no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
+
 
 class DraftModel(Protocol):
     """What a drafter needs from a model's context; `llama.context.LlamaContext` is one."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.types import MAX_SNAPSHOTS
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import MAX_SNAPSHOTS
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import AUTO
 

@@ -181,7 +181,7 @@ class Contexts:
                 if loaded.head:
                     self._open_head(own, rows, branches)
                     continue
-                needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded)
+                needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded, rows)
                 text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
                 own.use(text, text, self.timed(own, text))
                 free = free and free - needed

@@ -15,7 +15,7 @@ from specdec_cli.engine.session import Session
 from specdec_cli.gguf import memory
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.shared_context import SharedContext
+from specdec_cli.llama.shared_context import SharedContext, most_rows
 from specdec_cli.weights.pass_costs import PassCosts
 from specdec_cli.weights.weights import Weights
 
@@ -71,8 +71,8 @@ class Slots:
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
         interrupts = [session.interrupt for session in self.sessions]
         with nullcontext() if is_target else weights.optional(loaded.role):
-            memory.require(loaded.header, held * len(interrupts), host.available_memory(), loaded.offloaded)
-            rows = rows if is_target else REVIEWED
+            rows, free = most_rows(rows if is_target else REVIEWED, len(interrupts)), host.available_memory()
+            memory.require(loaded.header, held * len(interrupts), free, loaded.offloaded, rows, len(interrupts))
             return SharedContext(loaded.model, held, rows, loaded.threads, self.interrupt, interrupts)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import MAX_SNAPSHOTS
 from specdec_cli.gguf.header import Header, StringArray, Tensor
 from specdec_cli.gguf.runnable import MAX_LAYERS
 from specdec_cli.user_files import format_bytes
@@ -19,12 +21,17 @@ _PASS = 512
 _REPACKED_ROWS = 8  # a matrix is repacked in groups of rows of this size, or not at all
 _WORD_BYTES = 200
 """Bytes of a token or a merge in llama.cpp's tables and our header; measured: 190 to 210."""
+_RECURRENT = re.compile(r"blk\.(\d{1,3})\.(ssm_|shortconv\.|time_mix_)")
+_WITH_SNAPSHOTS = {"bailingmoe3", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"}
+_WITH_SNAPSHOTS |= {"qwen35", "qwen35moe", "qwen4exp"}
+"""Architectures of which llama.cpp takes snapshots (llm_arch_supports_rs_rollback)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes. weights: the files, all mapped into memory. repacked: copies of weights in another layout, for faster
-    kernels. vocabulary: tables of tokens and merges. cache: the KV cache. buffers: memory for a forward pass.
+    kernels. vocabulary: tables of tokens and merges. cache: the KV cache and recurrent states. buffers: memory for a
+    forward pass.
     """
 
     weights: int
@@ -38,11 +45,12 @@ class Footprint:
         return self.weights + self.repacked + self.vocabulary + self.cache + self.buffers
 
 
-def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: int = 17) -> Footprint:
+def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: int = 0) -> Footprint:
     """The memory of a model with a context of `n_ctx` tokens. repacked: the tensor types that llama.cpp repacks here.
 
     rows: the most rows of logits of a pass; by default, those of the longest draft.
     """
+    rows = rows or 1 + (MAX_SNAPSHOTS if _recurrent(header, MAX_LAYERS) else 16)
     words = [header.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges")]
     if header.architecture == "medusa":  # specdec reads it, not llama.cpp
         return Footprint(header.size, 0, 0, 0, 0)
@@ -51,7 +59,7 @@ def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: 
         header.size,
         sum(tensor.size or 0 for tensor in header.tensors if _is_repacked(tensor, header, repacked)),
         (vocabulary + merges) * _WORD_BYTES,
-        cache_bytes(header, n_ctx),
+        cache_bytes(header, n_ctx, rows),
         _buffer_bytes(header, n_ctx, rows, vocabulary),
     )
 
@@ -81,9 +89,11 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
     return max(_PASS * graph * _F32_BYTES, logits) + _PASS * (n_ctx * _F16_BYTES + quantised) + logits
 
 
-def cache_bytes(header: Header, n_ctx: int) -> int:
-    """Bytes of an f16 KV cache, with that of next-token layers. Sliding windows save nothing: llama.cpp makes whole
-    caches. Compressed caches may take less.
+def cache_bytes(header: Header, n_ctx: int, rows: int = 1, texts: int = 1) -> int:
+    """Bytes of an f16 KV cache of `n_ctx` tokens, with that of next-token layers, and of the f32 recurrent states of
+    `texts` texts. Sliding windows save nothing: llama.cpp makes whole caches. Compressed caches may take less.
+
+    rows: the most rows of logits of a pass. A state has a snapshot for each but one, or none if they are many.
     """
     layers = min(_number(header, "block_count"), MAX_LAYERS)
     heads = _number(header, "attention.head_count")
@@ -93,31 +103,58 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
     short_value = _number(header, "attention.value_length_swa", value)
     if all(_number(header, f"attention.{part}_length_mla") for part in ("key", "value")):
         value = short_value = 0  # the values are a part of the keys
-    interval = _number(header, "full_attention_interval") or 1
+    recurrent = _recurrent(header, layers)
     kv_heads = _by_layer(header, "attention.head_count_kv", layers, _number(header, "attention.head_count_kv", heads))
     windowed = _by_layer(header, "attention.sliding_window_pattern", layers, 0)
     kept = layers - _number(header, "attention.shared_kv_layers")
     per_token = sum(
         kv_heads[layer] * (short_key + short_value if windowed[layer] else key + value)
         for layer in range(kept)
-        if (layer + 1) % interval == 0
+        if layer not in recurrent or f"blk.{layer}.attn_k.weight" in header.by_name  # Falcon-H1 has both in each layer
     )
-    return n_ctx * per_token * _F16_BYTES
+    snapshots = rows - 1 if rows - 1 <= MAX_SNAPSHOTS and header.architecture in _WITH_SNAPSHOTS else 0
+    states = texts * (1 + snapshots) * len(recurrent) * _state_length(header)
+    return n_ctx * per_token * _F16_BYTES + states * _F32_BYTES
 
 
-def require(header: Header, n_ctx: int, available: int | None, offloaded: int = 0) -> int:
-    """The main memory that a model's KV cache takes, in bytes. Raises SpecdecError if it doesn't fit, before the system
-    kills the process.
+def _recurrent(header: Header, layers: int) -> set[int]:
+    """The layers with a recurrent state."""
+    interval = _number(header, "full_attention_interval") or 1
+    trunk = range(layers - _number(header, "nextn_predict_layers"))
+    found = map(_RECURRENT.match, header.by_name)
+    return {int(match[1]) for match in found if match} | {layer for layer in trunk if (layer + 1) % interval}
+
+
+def _state_length(header: Header) -> int:
+    """The values in the state of one layer: llama.cpp's n_embd_r plus n_embd_s (llama-hparams.cpp)."""
+    width, heads = _number(header, "embedding_length"), _number(header, "attention.head_count")
+    convolved = max(_number(header, "ssm.conv_kernel") - 1, 0)
+    if head := _number(header, "wkv.head_size"):  # RWKV
+        return width * (_number(header, "token_shift_count", 2) + head)
+    if kernel := _number(header, "shortconv.l_cache"):  # LFM2
+        return width * (kernel - 1)
+    if head := _number(header, "kda.head_dim"):  # Kimi Linear
+        return heads * head * (3 * (convolved or 3) + head)
+    inner, state, groups = (_number(header, f"ssm.{key}") for key in ("inner_size", "state_size", "group_count"))
+    return convolved * (inner + 2 * groups * state) + state * inner
+
+
+def require(
+    header: Header, n_ctx: int, available: int | None, offloaded: int = 0, rows: int = 1, texts: int = 1
+) -> int:
+    """The main memory that a model's cache takes, in bytes (n_ctx, rows, texts: see `cache_bytes`). Raises SpecdecError
+    if it doesn't fit, before the system kills the process.
 
     available: bytes free; None if unknown. offloaded: layers on a GPU, where llama.cpp reports failed allocations; the
     first is the output layer, which has no cache; -1: all.
     """
     layers = _number(header, "block_count", 1) or 1
     here = layers - min(max(offloaded - 1, 0), layers) if offloaded >= 0 else 0
-    needed = cache_bytes(header, n_ctx) * here // layers
+    needed = cache_bytes(header, n_ctx, rows, texts) * here // layers
     if available is not None and needed > available:
         what = f"a context of {n_ctx:,} tokens for {header.name} needs {format_bytes(needed)}"
-        raise SpecdecError(f"{what}, but {format_bytes(available)} are free", "Set a smaller context (-c).")
+        shorter = " or shorter drafts (-k)" if cache_bytes(header, 0, rows) > cache_bytes(header, 0) else ""
+        raise SpecdecError(f"{what}, but {format_bytes(available)} are free", f"Set a smaller context (-c){shorter}.")
     return needed
 
 

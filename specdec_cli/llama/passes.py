@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.decoding.types import Logits
+from specdec_cli.decoding.types import MAX_SNAPSHOTS, Logits
 from specdec_cli.llama import computing, library
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.branches import Layout
@@ -23,10 +23,6 @@ from specdec_cli.llama.remote_calls import PassPatience
 N_BATCH = 512
 """Tokens per llama_decode. llama.cpp computes in ubatches of 512; more would only delay Ctrl-C on a GPU, whose passes
 can't be aborted."""
-
-MAX_SNAPSHOTS = 8
-"""The longest draft for which llama.cpp keeps a recurrent state at each token; each costs a whole state. Its graph has
-no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
 
 CPU_PIECE = 128
 """Tokens of a long text that a CPU reads at once. It takes 2 to 3 % longer than one pass, but shows progress."""

@@ -19,6 +19,11 @@ _CPU_MIXED = 63
 (GGML_FA_TILE_Q), so reading prompts and continuing answers in one pass takes up to a quarter longer than in two."""
 
 
+def most_rows(rows: int, texts: int) -> int:
+    """How many rows of `rows` each of `texts` texts may get from a pass."""
+    return min(rows, (N_BATCH - _LEAST_PIECE) // texts)
+
+
 class SharedContext:
     """`texts` of up to n_ctx tokens each that share passes; other arguments as in `LlamaContext.open`.
 
@@ -35,7 +40,7 @@ class SharedContext:
         interrupts: Sequence[Interrupt],
     ) -> None:
         self.n_ctx, count = n_ctx, len(interrupts)
-        max_rows = min(max_rows, (N_BATCH - _LEAST_PIECE) // count)
+        max_rows = most_rows(max_rows, count)
         self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count)
         # A pass has room for this many tokens of prompts, whatever the other texts need.
         self.passes.most_read = self.most_read = min(N_BATCH - count * max_rows, self.passes.most_read)

@@ -54,7 +54,7 @@ _RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts", "temp": "te
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model file. cache_bytes: the size of its KV cache with the result's context, so not a part of what it is."""
+    """A model file. cache_bytes: what it keeps of a text as long as the context, so not a part of what it is."""
 
     file: str
     parameters: int

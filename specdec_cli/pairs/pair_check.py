@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.header import Header
@@ -143,7 +144,8 @@ def compare_sources(
     target: ModelSource, draft: ModelSource, comparison: Comparison, n_ctx: int, free: FreeMemory
 ) -> PairCheck:
     """Compare two models whose headers have been read. n_ctx: tokens of context for both."""
-    sides = summarise(target, n_ctx, free), summarise(draft, n_ctx, free)
+    # A draft model's passes have too many rows for snapshots.
+    sides = summarise(target, n_ctx, free), summarise(draft, n_ctx, free, 1 + LONGEST)
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)
     memory = MemoryFit(needed, free.gpu, free.main, free.place(needed))
@@ -160,11 +162,11 @@ def compare_sources(
     return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, advice, rounding, overlap)
 
 
-def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary:
-    """A model's figures from its header. The context is limited to the training context."""
+def summarise(source: ModelSource, n_ctx: int, free: FreeMemory, rows: int = 0) -> ModelSummary:
+    """A model's figures from its header. The context is limited to the training context. rows: see `footprint`."""
     header = source.header
     n_layers, n_ctx_train = (header.count(key) or None for key in ("block_count", "context_length"))
-    needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), free.repacked)
+    needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), free.repacked, rows)
     if free.gpu:
         needs = replace(needs, buffers=max(needs.buffers, _GPU_BUFFERS))
     kind = header.architecture, header.quantisation, header.n_params, header.n_active_params, n_layers, n_ctx_train

@@ -22,6 +22,9 @@ from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, Speculative
 from specdec_cli import load as load_engine
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.engine import contexts
+from specdec_cli.gguf.memory import cache_bytes
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.llama import host
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.model import Model
 from specdec_cli.measure.suites import Prompt, fitting
@@ -155,6 +158,19 @@ def test_a_context_grows_to_twice_its_size_or_to_what_is_needed(monkeypatch, tmp
             assert session.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
             assert [own.opened.n_ctx for own in session.models.all] == [n_ctx, n_ctx]
         assert session.drafts and session.notes == ()
+
+
+def test_a_recurrent_state_needs_memory_for_each_snapshot(load, monkeypatch):
+    path = load("qwen35").path
+    needed = cache_bytes(read_header(path), 256, rows=5)
+    with loaded(target=path, speculative=replace(FIXED, drafter="ngram"), threads=1) as session:
+        monkeypatch.setattr(host, "available_memory", lambda: needed - 1)
+        with pytest.raises(SpecdecError, match="256 tokens") as caught:
+            session.generate(PROMPT, SHORT)
+        assert "-k" in caught.value.hint
+        monkeypatch.setattr(host, "available_memory", lambda: needed)
+        session.generate(PROMPT, SHORT)
+        assert [model.cache for model in contexts.memory_of(session.models)] == [needed]
 
 
 @pytest.mark.parametrize(

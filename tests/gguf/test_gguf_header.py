@@ -97,13 +97,16 @@ def test_bytes_of_a_cache(header, per_token):
     assert (cache_bytes(header, 1), cache_bytes(header, 32768)) == (per_token, per_token * 32768)
 
 
-@pytest.mark.parametrize("kind", [*tiny.ATTENTION, "olmo2-window", "gemma4", "deepseek2"])
-def test_a_cache_takes_what_llama_cpp_says(kind, load, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "kind", [*tiny.ATTENTION, "olmo2-window", "gemma4", "deepseek2", *tiny.RECURRENT, *tiny.HYBRID]
+)
+@pytest.mark.parametrize("rows", [9, 17], ids=["with snapshots", "too many for snapshots"])
+def test_a_cache_takes_what_llama_cpp_says(kind, rows, load, monkeypatch, capsys):
     monkeypatch.setenv("SPECDEC_DEBUG", "1")
     model = load(kind)
-    SharedContext(model, 2048, 17, 1, Interrupt(), [Interrupt()] * 24).close()
+    SharedContext(model, 2048, rows, 1, Interrupt(), [Interrupt()] * 24).close()
     says = re.findall(r"(?:kv_cache|recurrent): size = +([\d.]+) MiB", capsys.readouterr().err)
-    found = cache_bytes(read_header(model.path), 24 * 2048) / MIB
+    found = cache_bytes(read_header(model.path), 24 * 2048, rows, 24) / MIB
     assert found == pytest.approx(sum(map(float, says)), abs=0.011)
 
 
