@@ -58,7 +58,7 @@ def list_pairs(here_only: bool = False) -> PairList:
     """All pairs: those on this machine first, then by the memory of suitable machines and by size."""
     pairs, notes = [], []
     loaders: list[tuple[list[str], Callable[[str], object]]] = [
-        (profiles.names(), lambda name: pairs.append(_summary(profiles.load(name)))),
+        (profiles.names(), lambda name: pairs.append(_summary(_sound(name)))),
         (pulled_pairs.names(), pulled_pairs.load),
     ]
     for names, load in loaders:
@@ -76,13 +76,19 @@ def list_pairs(here_only: bool = False) -> PairList:
 
 def pair_details(name: str) -> PairDetails:
     """A profile and its state on this machine. Raises UsageError if it doesn't exist or is invalid."""
-    profile = profiles.load(name)
-    settings_of(profile)  # raises on invalid settings
+    profile = _sound(name)
     summary = _summary(profile)
     heads = ""
     with suppress(SpecdecError):  # a damaged file
         heads = head_of(read_header(Path(summary.paths[0]))) if summary.paths and summary.paths[0] else ""
     return PairDetails(profile, summary, heads)
+
+
+def _sound(name: str) -> Profile:
+    """A profile by name. Raises UsageError if it doesn't exist, or its settings are invalid."""
+    profile = profiles.load(name)
+    settings_of(profile)
+    return profile
 
 
 def _summary(profile: Profile) -> PairSummary:

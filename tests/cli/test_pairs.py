@@ -134,8 +134,9 @@ def test_only_what_is_here(tmp_path):
 
 
 def test_a_broken_profile_is_noted_and_hides_no_other():
-    for number, name in enumerate(("broken", "demo"), 1):
-        own_profile(name, "target: [1\n")
+    unknown = f"target: {TARGET}\nsettings: {{temprature: 0}}\n"  # which show and run refuse
+    for number, name in enumerate(("broken", "unknown", "demo"), 1):
+        own_profile(name, unknown if name == "unknown" else "target: [1\n")
         result = told("ls")
         assert len(result["pairs"]) == len(profiles.names()) - number
         assert any(f"{name}.yaml" in note for note in result["notes"]) and "note: " in shown("ls")
