@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -132,7 +133,7 @@ def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> Rende
 def details_table(details: PairDetails, sources: bool = False) -> RenderableType:
     """Details of a pair. sources: also where its figures come from, and when they were checked."""
     profile, pair = details.profile, details.summary
-    speed = ""
+    name, speed = shlex.quote(profile.name), ""
     if last := pair.speed:
         interval = f" ({last.low:.2f} to {last.high:.2f})" if last.low and last.high else ""
         ratio = f"{last.speedup:.2f}x{interval}" if last.claimed else f"not clear{interval}"
@@ -153,8 +154,8 @@ def details_table(details: PairDetails, sources: bool = False) -> RenderableType
             "here": pair.here + (f", pulled {pair.pulled}" if pair.pulled else ""),
             "files": [path for path in pair.paths if path],
             "speedup": speed,
-            "run": f'specdec run -p {profile.name} "..."' if pair.here == "yes" else f"specdec pull {profile.name}",
-            "sources": profile.sources if sources else profile.sources and f"specdec show {profile.name} --sources",
+            "run": f'specdec run -p {name} "..."' if pair.here == "yes" else f"specdec pull {name}",
+            "sources": profile.sources if sources else profile.sources and f"specdec show {name} --sources",
             "verified": profile.verified if sources else "",
         }
     )

@@ -143,6 +143,11 @@ def test_a_broken_profile_is_noted_and_hides_no_other():
     assert "demo.yaml" in shown("ls", "--here"), "nothing else is there"
 
 
+def test_a_command_names_a_profile_with_a_space_as_a_shell_reads_it():
+    own_profile("a 9", f"target: {TARGET}\n")
+    assert "specdec run -p 'a 9'" in shown("show", "a 9")
+
+
 def test_a_pipe_gets_each_pair_on_one_line_in_colour_too():
     words = " ".join(["long"] * 30)
     own_profile("mine", f"target: {TARGET}\ndescription: {words}\n")
