@@ -75,8 +75,11 @@ def bundled_dir() -> Path:
 
 
 def named(*folders: Path) -> dict[str, Path]:
-    """The YAML files of some folders by name, sorted. A file in an earlier folder overrides one in a later folder."""
-    files = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.yaml")}
+    """The YAML files of some folders by name, sorted. A file in an earlier folder overrides one in a later folder, and
+    .yaml overrides .yml.
+    """
+    endings = ("*.yml", "*.yaml")
+    files = {path.stem: path for folder in reversed(folders) for ending in endings for path in folder.glob(ending)}
     return dict(sorted(files.items()))
 
 

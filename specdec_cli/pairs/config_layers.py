@@ -142,7 +142,7 @@ def _profile_layer(name: str) -> dict[str, Any]:
 
 def settings_of(profile: Profile) -> dict[str, Any]:
     """A profile's settings, by option name. Raises UsageError on unknown options and invalid values."""
-    return _checked(profile.settings, profile.folder / f"{profile.name}.yaml")
+    return _checked(profile.settings, profile.file)
 
 
 def _checked(values: dict[Any, Any], path: Path) -> dict[str, Any]:

@@ -54,7 +54,11 @@ class Profile:
     settings: dict[Any, Any] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     verified: str = ""
-    folder: Path = Path()
+    file: Path = Path()
+
+    @property
+    def folder(self) -> Path:
+        return self.file.parent
 
     @property
     def own(self) -> bool:
@@ -91,7 +95,7 @@ def load(name: str) -> Profile:
     files = _files()
     if name in files:
         path = files[name]
-        return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, folder=path.parent)
+        return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, file=path)
     hint = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
         hint = "If this is the prompt, leave out -p, which names a pair (specdec ls)."

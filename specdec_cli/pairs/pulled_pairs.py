@@ -71,7 +71,7 @@ def require_writable() -> None:
 
 def check_name(name: str, fix: str = "Use letters, digits, '.', '_', '+' and '-', without a file extension.") -> str:
     """Return the name. Raises UsageError if a pair can't have it."""
-    if not re.fullmatch(r"[\w][\w.+-]{0,150}", name, re.ASCII) or name.endswith((".gguf", ".yaml", ".json")):
+    if not re.fullmatch(r"[\w][\w.+-]{0,150}", name, re.ASCII) or name.endswith((".gguf", ".yaml", ".yml", ".json")):
         raise UsageError(f"{name!r} cannot be a pair's name", fix)
     return name
 

@@ -24,6 +24,14 @@ def test_the_users_own_profiles_are_listed_and_loaded():
     assert mine.folder == folder
 
 
+def test_a_profile_may_end_in_yml():
+    folder = own_profile("mine", "target: a.gguf\n")
+    (folder / "mine.yaml").rename(folder / "mine.yml")
+    assert profiles.load("mine").target == "a.gguf"
+    own_profile("mine", "target: b.gguf\n")
+    assert profiles.load("mine").target == "b.gguf"
+
+
 @pytest.mark.parametrize("name", ["demo", "~/draft.gguf"])
 def test_a_local_draft_is_named_by_its_profile_or_its_path(monkeypatch, name):
     draft = Path(profiles.load(profiles.DEMO).model("draft"))
