@@ -2,14 +2,14 @@
 
 A draft model's token ids must mean the same as the target's. llama.cpp (common/speculative.cpp) compares the vocabulary
 type, BOS and EOS if they are added, the size within 128, and the texts from id 5 on. This module also compares ids 0 to
-4, token types, merges, the pre-tokenizer and the special tokens. It is more tolerant in one point: reserved tokens that
-neither model emits may have different names.
+4, token types and the special tokens. It is more tolerant in one point: reserved tokens that neither model emits may
+have different names. Only the target tokenizes text, so it reports other merges or pre-tokenizers as harmless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -114,13 +114,13 @@ def compare(target: Header, draft: Header) -> Comparison:
     if mine.tokens != theirs.tokens:  # splitting them takes 0.1 s
         pairs = zip(mine.tokens.values, theirs.tokens.values, strict=False)
         texts = [i for i, (a, b) in enumerate(pairs) if a != b]
+    bpe = all(str(vocabulary.field("model")) in _BPE for vocabulary in (mine, theirs))
     checks = (
-        _model(mine, theirs),
-        _pre(mine, theirs),
+        _model(mine, theirs, bpe),
+        *((_pre(mine, theirs), _merges(mine, theirs)) if bpe else ()),  # other tokenizers ignore both
         _per_token(TEXTS, mine, theirs, texts, Vocabulary.text),
         _types(mine, theirs, types),
         _size(mine, theirs, shared),
-        _merges(mine, theirs),
         *(_special(mine, theirs, name) for name in _SPECIALS),
         *(_added(mine, theirs, name) for name in ("bos", "eos")),
     )
@@ -147,9 +147,8 @@ def _reduced(mine: Vocabulary, draft: Header) -> Comparison:
     return Comparison("reduced", len(mine), 0, (Check("vocabulary", size, own, "harmless", why, True),))
 
 
-def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:
+def _model(mine: Vocabulary, theirs: Vocabulary, bpe: bool) -> Check:
     a, b = mine.field("model"), theirs.field("model")
-    bpe = str(a) in _BPE and str(b) in _BPE
     return _value("tokenizer model", a, b, _equal(a, b), "tokenizer model", llama_cpp=not bpe)
 
 
@@ -157,26 +156,32 @@ def _pre(mine: Vocabulary, theirs: Vocabulary) -> Check:
     a, b = mine.field("pre"), theirs.field("pre")
     names = {_PRE_ALIASES.get(name, name) for name in map(pre_tokenizer, (mine.header, theirs.header))}
     same = len(names) == 1 and isinstance(a, str | None) and isinstance(b, str | None)
-    return _value("pre-tokenizer", a, b, same, "pre-tokenizer")
+    return _unread(_value("pre-tokenizer", a, b, same, "pre-tokenizer"))
+
+
+def _unread(check: Check) -> Check:
+    """The check of a part that only matters to the model that tokenizes."""
+    if check.outcome == "same":
+        return check
+    return replace(check, outcome="harmless", why=f"{check.why}, but only the target tokenizes text")
 
 
 def _added(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
-    what = f"add_{name}_token"
-    same = mine.adds(name) == theirs.adds(name)
-    return _value(what, mine.field(what), theirs.field(what), same, f"{what} is", llama_cpp=True)
+    what, a, b = f"add_{name}_token", mine.adds(name), theirs.adds(name)
+    return _value(what, a, b, a == b, f"{what} is", llama_cpp=True)
 
 
 def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
     what = f"{name.upper()} token"
     a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
-    unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
-    if unused and not _equal(a, b):
-        why = f"the {what} is {_stated(a)} in the target, {_stated(b)} in the draft, and texts get neither"
-        return Check(what, _stated(a), _stated(b), "harmless", why)
     assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
     same = _equal(assumed if a is None else a, assumed if b is None else b)
-    llama_cpp = not same and mine.adds(name) and theirs.adds(name)
-    return _value(what, a, b, _equal(a, b), f"the {what} is", llama_cpp)
+    unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
+    if unused and not same:
+        why = f"the {what} is {_stated(a)} in the target, {_stated(b)} in the draft, and texts get neither"
+        return Check(what, _stated(a), _stated(b), "harmless", why)
+    llama_cpp = mine.adds(name) and theirs.adds(name)
+    return _value(what, a, b, same, f"the {what} is", llama_cpp)
 
 
 def _value(what: str, a: Any, b: Any, same: bool, subject: str, llama_cpp: bool = False) -> Check:
@@ -258,4 +263,4 @@ def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
         pairs = enumerate(zip(a.values, b.values, strict=False))
         other = (f"merge {i} is {quoted(x)} in the target, {quoted(y)} in the draft" for i, (x, y) in pairs if x != y)
         why = next(other, why)
-    return Check("merges", counts[0], counts[1], "different" if why else "same", why)
+    return _unread(Check("merges", counts[0], counts[1], "different" if why else "same", why))

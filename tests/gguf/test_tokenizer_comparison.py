@@ -53,6 +53,7 @@ def replaced(**changes: bytes) -> list[bytes]:
     return [changes.get(f"t{i}", word) for i, word in enumerate(WORDS)]
 
 
+SPM = {"model": "llama", "pre": "default", "add_eos_token": True}
 SWAPPED = StringArray(b"".join(len(text).to_bytes(8, "big") + text for text in (b"a b", b"b a")), 2, "big")
 PLAIN = {"words": [b"a", b"b", b"c"], "token_type": np.array([1, 1, 1])}
 
@@ -67,6 +68,9 @@ PLAIN = {"words": [b"a", b"b", b"c"], "token_type": np.array([1, 1, 1])}
         (PLAIN, {"words": PLAIN["words"], "token_type": np.array([1])}),
         ({"pre": "gemma4"}, {"pre": "gemma4", "add_bos_token": False}),  # which adds BOS whatever its flag says
         ({"model": "gemma4", "pre": "gemma4"}, {"model": "gemma4", "drop": ["pre"], "add_bos_token": False}),
+        # SentencePiece ignores merges and pre-tokenizers; without BOS and EOS, it assumes tokens 1 and 2.
+        (SPM, SPM | {"drop": ["merges", "pre", "bos_token_id", "eos_token_id"]}),
+        (SPM, SPM | {"pre": "llama-bpe", "merges": ggufs.string_array([b"a b"])}),
     ],
 )
 def test_metadata_of_the_same_meaning(one, other):
@@ -81,6 +85,21 @@ def test_other_types_of_the_same_texts_are_harmless(other):
     result = compare(model(), draft(**other))
     assert (result.verdict, result.llama_cpp_accepts) == ("compatible", True)
     assert re.fullmatch(r"[23] tokens have another type", result.reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pre": "llama-bpe"}, "pre-tokenizer 'qwen2' in the target, 'llama-bpe' in the draft"),
+        ({"drop": ["pre"]}, "pre-tokenizer 'qwen2' in the target, None in the draft"),
+        ({"merges": ggufs.string_array([b"a b", b"a a"])}, "merge 1 is 'b a' in the target, 'a a' in the draft"),
+        ({"drop": ["merges"]}, "only one of them has BPE merges"),
+    ],
+)
+def test_how_a_draft_would_split_texts_is_harmless(changes, says):
+    result = compare(model(), draft(**changes))
+    assert (result.verdict, result.llama_cpp_accepts) == ("compatible", True)
+    assert result.reason == f"{says}, but only the target tokenizes text"
 
 
 TAILS = [  # of which type, and whether no model emits it
@@ -109,18 +128,15 @@ def test_a_longer_vocabulary(longer, tail, kind, reserved):
     [
         ({"model": "llama"}, ["tokenizer model", "'gpt2'", "'llama'"]),
         ({"drop": ["model"]}, ["tokenizer model", "'gpt2'", "None"]),
-        ({"pre": "llama-bpe"}, ["pre-tokenizer", "'qwen2'", "'llama-bpe'"]),
-        ({"drop": ["pre"]}, ["pre-tokenizer", "'qwen2'", "None"]),
         ({"words": replaced(t0=b"x", t6=b"y")}, ["token 0", "'<unk>'", "'x'", "2 of 7"]),
-        # The first differing text says more than what is derived from it.
-        ({"words": replaced(t4=b"c"), "merges": ggufs.string_array([b"a c"])}, ["token 4", "'b'", "'c'", "1 of 7"]),
+        # The first differing text says more than anything else.
+        ({"words": replaced(t4=b"c"), "model": "llama"}, ["token 4", "'b'", "'c'", "1 of 7"]),
         ({"words": [*WORDS, b"used"]}, ["the target has 7 tokens, the draft 8, and token 7 of draft.gguf is 'used'"]),
         ({"token_type": np.array([2, 3, 3, 1, 6, 6, 1])}, ["token 4", "'b'", "type 1", "type 6 in the draft", "2 of"]),
-        ({"merges": ggufs.string_array([b"a b", b"a a"])}, ["merge 1", "'b a'", "'a a'"]),
-        ({"drop": ["merges"]}, ["merges"]),
         ({"bos_token_id": 2}, ["BOS", "1", "2"]),
         ({"drop": ["bos_token_id"]}, ["BOS", "1", "None"]),
         ({"add_bos_token": False}, ["add_bos_token", "True", "False"]),
+        ({"drop": ["add_bos_token"]}, ["add_bos_token", "True", "False"]),  # its default
         ({"add_eos_token": True}, ["add_eos_token", "False", "True"]),
     ],
 )
@@ -299,17 +315,6 @@ def test_as_much_padding_as_llama_cpp_allows(padding):
     pair = (model(), draft([*WORDS, *(b"[PAD%d]" % i for i in range(padding))]))
     assert compare(*pair).verdict == ("compatible" if padding <= 128 else "translatable")
     assert compare(*pair).llama_cpp_accepts == llama_cpp_accepts(*pair) == (padding <= 128)
-
-
-SPM = {"model": "llama", "pre": "default", "add_eos_token": True}
-
-
-def test_a_bos_that_is_not_stated_is_the_one_that_llama_cpp_assumes():
-    """SentencePiece models without these keys begin with token 1 and end with token 2."""
-    keys = ["bos_token_id", "eos_token_id"]
-    pair = (model(**SPM), draft(drop=keys, **SPM))
-    assert compare(*pair).llama_cpp_accepts
-    assert not compare(model(**SPM), draft(drop=keys, **SPM | {"add_bos_token": False})).llama_cpp_accepts
 
 
 RAGGED = [np.array([1, 2]), [], [np.array([3])]]
