@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
 from specdec_cli.gguf.header import NOT_COMPUTED_WITH, TYPES, Header, Tensor, damaged, shown
+from specdec_cli.gguf.tokenizer_comparison import Comparison
+from specdec_cli.gguf.vocabulary import Vocabulary
 
 _MAX_HEADS, _MAX_WIDTH = 64, 1 << 20
 _NUMBERS = {name: number for number, (name, *_) in TYPES.items()}
@@ -32,9 +34,25 @@ def head_of(header: Header) -> str:
     return "mtp" if there else ""
 
 
-def is_head_alone(header: Header) -> bool:
-    """Whether a file contains only heads, which draft for the model in another file."""
-    return header.architecture in ("eagle3", "medusa") or not any(name.startswith("blk.0.") for name in header.by_name)
+def head_alone(header: Header) -> str:
+    """The same for a file that contains only heads, which draft for the model in another file; empty for a model."""
+    alone = header.architecture in ("eagle3", "medusa") or not any(name.startswith("blk.0.") for name in header.by_name)
+    return head_of(header) if alone else ""
+
+
+def require_fit(heads: Header, target: Header, tokenizers: Comparison) -> None:
+    """Raise IncompatiblePair unless heads have the target's tokenizer and width, SpecdecError if they are damaged."""
+    fix = "Use heads made for this target."
+    if tokenizers.overlap is not None:
+        raise IncompatiblePair(f"{heads.name} needs the target's tokenizer: {tokenizers.reason}", fix)
+    key = "target_hidden_size" if heads.architecture == "eagle3" else "embedding_length"
+    width, own = heads.count(key), target.count("embedding_length")
+    if not width:
+        raise damaged(heads.name, f"{heads.architecture}.{key} is {shown(heads.setting(key))}")
+    if width != own:
+        raise IncompatiblePair(f"{heads.name} fits a hidden size of {width}, but {target.name} has {own}", fix)
+    if heads.architecture == "medusa":
+        _checked_heads(heads, len(Vocabulary(target)))
 
 
 def read_medusa(header: Header, path: Path, n_vocab: int) -> tuple[list[list[Weight]], NDArray[np.int64] | None]:

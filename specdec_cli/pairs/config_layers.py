@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.gguf.head_files import head_of, is_head_alone
+from specdec_cli.gguf.head_files import head_alone, head_of
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import made_drafts, profiles, pulled_pairs
 from specdec_cli.pairs.hub.cache import locate
@@ -85,7 +85,7 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
     kind = ""
     with suppress(SpecdecError):  # loading the file reports it
         header = read_header(Path(settings.draft or settings.target))
-        kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
+        kind = head_of(header) if settings.draft is None else head_alone(header)
     if kind and kind != "medusa":  # Medusa needs no extension of llama.cpp
         from specdec_cli.llama import undeclared
 

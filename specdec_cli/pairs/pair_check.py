@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.gguf import tokenizer_comparison
-from specdec_cli.gguf.head_files import head_of, is_head_alone
+from specdec_cli.gguf.head_files import head_alone, head_of, require_fit
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
@@ -63,10 +63,11 @@ class MemoryFit:
 
 @dataclass(frozen=True, slots=True)
 class PairCheck:
-    """The comparison of two models by their headers. n_shared: number of ids, from 0, in both. n_differing: how many of
-    them differ in text or type. ratio: the draft's active parameters over the target's. rounding: which passes of the
-    target agree bit for bit; None for a target on the Hub. overlap: for a translatable pair, the share of the draft's
-    tokens that the target also has.
+    """The comparison of two models by their headers. verdict: of their tokenizers, or incompatible if a model can't run
+    or heads don't fit. n_shared: number of ids, from 0, in both. n_differing: how many of them differ in text or type.
+    llama_cpp_accepts: whether llama.cpp's own rule accepts the tokenizers. ratio: the draft's active parameters over
+    the target's. rounding: which passes of the target agree bit for bit; None for a target on the Hub. overlap: for a
+    translatable pair, the share of the draft's tokens that the target also has.
     """
 
     verdict: Compatibility
@@ -122,7 +123,7 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
     """Compare two models, each a file, a model on the Hub or a profile. Without a draft, compare those of a profile.
 
     Raises UsageError if there is no draft, DownloadError if the Hub fails, SpecdecError if a file isn't a model.
-    An incompatible pair is a result, not an error.
+    A pair that can't be used is a result, with the verdict incompatible, not an error.
     """
     if draft is None and not is_profile(target):
         raise UsageError("there is no draft to compare with", "Name one after the target, or name only a profile.")
@@ -131,12 +132,14 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
     first, second = (read_source(name, notes, here_first=True) for name in names)
     tokenizers = tokenizer_comparison.compare(first.header, second.header)
     check = compare_sources(first, second, tokenizers, n_ctx, FreeMemory.now())
-    for source in (first, second):
-        try:
+    try:
+        for source in (first, second):
             require_runnable(source.header)
             require_sound_vocabulary(source.header)
-        except SpecdecError as error:
-            notes.append(str(error))
+        if head_alone(second.header):
+            require_fit(second.header, first.header, tokenizers)
+    except SpecdecError as error:
+        check = replace(check, verdict="incompatible", reason=str(error), advice=(), overlap=None)
     return replace(check, notes=tuple(notes))
 
 
@@ -187,7 +190,7 @@ def _advice(target: Header, draft: Header, ratio: float, memory: MemoryFit) -> I
         layers = target.setting("nextn_predict_layers")
         what = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
         yield f"the target has {what} and can draft without another file: --drafter ngram+mtp"
-    if (kind := head_of(draft)) and is_head_alone(draft):
+    if kind := head_alone(draft):
         yield f"the draft is a file of heads: --drafter ngram+{kind} drafts with them"
     used, total = target.count("expert_used_count"), target.count("expert_count")
     if any("_exps." in name for name in target.by_name) and used and total:

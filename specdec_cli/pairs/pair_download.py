@@ -12,6 +12,7 @@ from typing import Literal
 
 from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
 from specdec_cli.gguf import tokenizer_comparison
+from specdec_cli.gguf.head_files import head_alone, require_fit
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.pairs import draft_proposals, profiles, pulled_pairs, references
@@ -180,6 +181,8 @@ class PairDownload:
             draft = self._read(self.draft)
             comparison = tokenizer_comparison.compare(target.header, draft.header)
             comparison.require()
+            if head_alone(draft.header):
+                require_fit(draft.header, target.header, comparison)
             self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
             self._sources.append(draft)
         with hub_errors(self.target):

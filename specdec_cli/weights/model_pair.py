@@ -10,8 +10,8 @@ from pathlib import Path
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.gguf import adapters, chat_template, tokenizer_comparison
-from specdec_cli.gguf.head_files import head_of, is_head_alone, read_medusa
-from specdec_cli.gguf.header import Header, damaged, shown
+from specdec_cli.gguf.head_files import head_alone, head_of, read_medusa, require_fit
+from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.gguf.tokenizer_comparison import Comparison
@@ -130,15 +130,7 @@ def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPa
         raise UsageError(
             f"{path.name} cannot draft with {kind}: it is {found}", "Name another drafter, or another file."
         )
-    if comparison.overlap is not None:
-        raise _untranslated(comparison.reason, f"the drafter {kind}")
-    key = "target_hidden_size" if kind == "eagle3" else "embedding_length"
-    width, own = draft.count(key), target.count("embedding_length")
-    if not width:
-        raise damaged(draft.name, f"{kind}.{key} is {shown(draft.metadata.get(f'{kind}.{key}'))}")
-    if width != own:
-        problem = f"{path.name} fits a hidden size of {width}, but {target_path.name} has {own}"
-        raise IncompatiblePair(problem, "Use heads made for this target.")
+    require_fit(draft, target, comparison)
     if kind == "medusa":
         read_medusa(draft, path, len(Vocabulary(target)))
     return ModelPair(target, target_path, draft, path, comparison.n_shared, notes)
@@ -177,7 +169,7 @@ def _untranslated(difference: str, what: str) -> IncompatiblePair:
 def _fitting(target: Header, path: Path, heads: bool = False) -> tuple[Header, Comparison, tuple[str, ...]]:
     """A draft model's header, the comparison of its tokenizer, and notes. Raises the errors of `check_pair`."""
     draft = _read_runnable(path, heads)
-    if (kind := head_of(draft)) and not heads and is_head_alone(draft):
+    if not heads and (kind := head_alone(draft)):
         raise UsageError(f"{path.name} holds only heads, not a model", f"Draft with them: --drafter ngram+{kind}.")
     comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()

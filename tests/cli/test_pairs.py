@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from signal import SIGINT
 
@@ -9,6 +10,7 @@ import ggufs
 import hub_pairs
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, succeeded, told
+from gguf_models import Model
 from hub_pairs import NAME, PAIR, SIZES, SMALL_FILE, environment, files, own_profile, pull_here, records
 from terminal import Terminal
 
@@ -84,6 +86,23 @@ def test_what_is_no_model(tmp_path):
     assert_refused(check(tmp_path / "absent.gguf", DRAFT), 2, "there is no file", "absent.gguf")
     (tmp_path / "text.gguf").write_text("hello, this is text")
     assert_refused(check(TARGET, tmp_path / "text.gguf", "--json"), 1, "not a GGUF file")
+
+
+def test_what_run_refuses_is_incompatible(tmp_path):
+    path, heads = tmp_path / "d.gguf", TARGET.with_name("eagle3.gguf")
+    for source, key, kind, value, says in (
+        (DRAFT, "llama.attention.causal", ggufs.BOOL, False, "d.gguf is not a causal language model"),
+        (heads, "eagle3.target_hidden_size", ggufs.U32, 512, "d.gguf fits a hidden size of 512"),
+        (heads, "tokenizer.ggml.bos_token_id", ggufs.U32, 1, "d.gguf needs the target's tokenizer: the BOS token is 0"),
+    ):
+        model = Model(source.read_bytes())
+        model.set(key, kind, value)
+        path.write_bytes(model.raw())
+        done = check(TARGET, path, "--json")
+        result = json.loads(done.stdout)
+        assert (done.exit_code, done.stderr, result["verdict"]) == (3, "", "incompatible")
+        assert result["reason"].startswith(says) and not result["advice"] and result["overlap"] is None
+        assert_refused(call("pull", "--target", TARGET, "--draft", path), 1 if source == DRAFT else 3, says)
 
 
 def test_models_of_the_hub_cost_their_headers(hub, tmp_path):
