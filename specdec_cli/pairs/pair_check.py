@@ -180,7 +180,9 @@ def summarise(source: ModelSource, n_ctx: int, free: FreeMemory, rows: int = 0) 
 def _advice(target: Header, draft: Header, ratio: float, memory: MemoryFit) -> Iterator[str]:
     """Whether the pair is likely to pay, and what it needs."""
     share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
-    if ratio >= 1:
+    if kind := head_alone(draft):
+        yield f"the draft is a file of heads: --drafter ngram+{kind} drafts with them"
+    elif ratio >= 1:
         yield f"the draft model is {'larger than' if ratio > 1 else 'as large as'} the target: too large to pay"
     elif ratio > LARGEST_RATIO:
         yield f"{share}: above about {LARGEST_RATIO:.0%}, drafts rarely pay, because nearly all must be accepted"
@@ -190,8 +192,6 @@ def _advice(target: Header, draft: Header, ratio: float, memory: MemoryFit) -> I
         layers = target.setting("nextn_predict_layers")
         what = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
         yield f"the target has {what} and can draft without another file: --drafter ngram+mtp"
-    if kind := head_alone(draft):
-        yield f"the draft is a file of heads: --drafter ngram+{kind} drafts with them"
     used, total = target.count("expert_used_count"), target.count("expert_count")
     if any("_exps." in name for name in target.by_name) and used and total:
         yield (

@@ -74,6 +74,11 @@ def test_of_a_mixture_of_experts_the_experts_in_use_count():
     assert "mixture" not in advice(model(3000), draft)  # only the target's verification reads more
 
 
+def test_of_heads_the_size_says_nothing():
+    heads = replace(model(500), metadata={"general.architecture": "medusa"})
+    assert advice(model(1000), heads) == "the draft is a file of heads: --drafter ngram+medusa drafts with them"
+
+
 @pytest.mark.parametrize(
     ("gpu", "main", "place"),
     [(0, 10, "main"), (0, 9, "none"), (0, None, "unknown"), (10, 0, "gpu"), (10, None, "gpu"), (9, 1, "both"),
