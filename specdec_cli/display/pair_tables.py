@@ -169,7 +169,7 @@ def _add_findings(grid: Table, check: PairCheck) -> None:
     style, meaning = _VERDICTS[check.verdict]
     verdict = Text(check.verdict, style=style).append(f": {check.reason or meaning}", style="not bold")
     grid.add_row("verdict", verdict)
-    if (check.verdict != "incompatible") != check.llama_cpp_accepts:
+    if any(part.outcome == "different" for part in check.checks) == check.llama_cpp_accepts:
         own = "accept this pair: it doesn't compare that" if check.llama_cpp_accepts else "refuse this pair"
         grid.add_row("", f"llama.cpp itself would {own}")
     if check.overlap is not None:

@@ -138,6 +138,21 @@ def test_as_it_looks(snapshot, view):
     snapshot(f"{view}.txt", "".join(line.rstrip() + "\n" for line in shown(show(data), width).splitlines()))
 
 
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "accepts", "says"),
+    [
+        ("translatable", "different", True, "would accept this pair"),
+        ("translatable", "different", False, ""),
+        ("compatible", "harmless", False, "would refuse this pair"),
+        ("incompatible", "same", True, ""),  # a model that can't run
+    ],
+)
+def test_where_llama_cpp_has_another_rule(verdict, outcome, accepts, says):
+    parts = (Check("token texts", "4,096", "2 differ", outcome),)
+    told = shown(tables.check_tables(replace(CHECK, verdict=verdict, checks=parts, llama_cpp_accepts=accepts)))
+    assert says in told and ("llama.cpp itself" in told) == bool(says)
+
+
 @pytest.mark.parametrize("width", [1, 60, 200])
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_width(view, width):
