@@ -104,10 +104,8 @@ def _tuned(settings: Settings) -> tuple[Settings, ModelPair]:
     ctx = settings.ctx or _CONTEXT
     settings = replace(settings, drafter=drafter, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=ctx)
     if head or (pair := check_pair(settings)).overlap is not None:
-        raise IncompatiblePair(
-            "tune needs a draft model with the target's tokenizer",
-            "For this pair, run and compare measure what they need themselves.",
-        )
+        problem = "tune can't measure heads" if head else "tune needs a draft model with the target's tokenizer"
+        raise IncompatiblePair(problem, "For this pair, run and compare measure what they need themselves.")
     return settings, pair
 
 

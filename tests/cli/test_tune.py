@@ -267,7 +267,7 @@ def test_what_tune_does_not_take(monkeypatch):
         assert_refused(tune(*flags), code, says)
     for how in ((), ("--what-if", "h200")):
         heads = tune("-m", TARGET, "-md", TARGET.with_name("eagle3.gguf"), *how, SPECDEC_DRAFTER="ngram+eagle3")
-        assert_refused(heads, 3, "tune needs a draft model", "run and compare")
+        assert_refused(heads, 3, "tune can't measure heads", "run and compare")
     configure("drafter: none\n")
     assert_refused(tune(), 2, "nothing to tune")
 
