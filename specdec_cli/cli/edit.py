@@ -255,7 +255,7 @@ def edit(
         answer = session.start(prompt, SamplingParams(max_tokens=most), speculative)
         answer.result.unmeasured = ""
         error = show_answer(session, answer, shown=can_paint(sys.stdout), styles=EDIT_STYLES)
-        print_run_report(session, answer, verbose, {}, legend_too=False)
+        print_run_report(session, answer, verbose, legend_too=False)
         thinks = opens_thoughts(answer.result.prompt, session.models.target.model.piece)
         if error:
             raise error

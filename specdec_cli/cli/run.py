@@ -67,10 +67,8 @@ def run(
         stop=tuple(map(unescaped, stop or ())), grammar=asked_grammar(json_schema, grammar, regex)
     )
     settings = given.settings()
-    # The report shows a random seed only if -s gives the same answer with it: -s alone chooses another rule.
-    unasked = {"seed": None} if settings.seed is None and settings.accept not in REPRODUCIBLE else {}
-    if settings.seed is None:
-        settings = replace(settings, seed=secrets.randbits(32))  # so that the trace has it
+    if settings.seed is None and settings.accept in REPRODUCIBLE:  # the report and the trace show it
+        settings = replace(settings, seed=secrets.randbits(32))
     text = gather(prompt, file)
     if text is None:
         print(given.help())
@@ -97,7 +95,7 @@ def run(
         if json_:
             print_json(to_json(answer.result, session))
         elif not quiet:
-            print_run_report(session, answer, verbose, unasked)
+            print_run_report(session, answer, verbose)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
 
@@ -147,10 +145,8 @@ def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Exc
             raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
-def print_run_report(
-    session: Session, answer: Generation, verbose: bool, unasked: dict[str, None], legend_too: bool = True
-) -> None:
-    """The report on stderr. unasked: settings to leave out, as None. legend_too: explain the colours, if any."""
+def print_run_report(session: Session, answer: Generation, verbose: bool, legend_too: bool = True) -> None:
+    """The report on stderr. legend_too: explain the colours, if any."""
     from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.engine.contexts import memory_of
@@ -167,7 +163,7 @@ def print_run_report(
     result.metrics.notes = result.notes
     record = RunRecord(
         metrics=result.metrics,
-        settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters, **unasked}),
+        settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters}),
         baseline=result.baseline,
         unmeasured=result.unmeasured,
         undrafted=result.undrafted,

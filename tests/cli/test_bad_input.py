@@ -225,9 +225,9 @@ def test_an_answer_ends_at_a_line_break():
     assert found["finish_reason"] == "stop_string" and "\n" not in found["text"]
 
 
-def test_a_seed_is_told_where_it_gives_the_answer_again():
-    common = ("run", PROMPT, "--temp", 1, *BRIEF)
-    assert "seed" not in succeeded(*common).stderr
+def test_a_seed_is_told_where_it_gives_the_answer_again(tmp_path):
+    common, trace = ("run", PROMPT, "--temp", 1, *BRIEF), tmp_path / "run.jsonl"
+    assert "seed" not in succeeded(*common, "--trace", trace).stderr + succeeded("replay", trace).stderr
     drawn = succeeded(*common, "--accept", "match", "-n", 20)
     seed = re.findall("seed[= ]([0-9]+)", drawn.stderr)[0]  # a narrow line has "seed 7"
     assert succeeded(*common, "--accept", "match", "-n", 20, "-s", seed).stdout == drawn.stdout
