@@ -102,7 +102,7 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
             report.notes = (f"you left early: the recording has {recorded} tokens",)
         if isinstance(display, LiveDisplay) and report.drafted:
             print_parts(legend(), stderr=True)
-        print_report(RunRecord(report, settings), verbose)
+        print_report(RunRecord.of_recording(report, settings), verbose)
         return interrupt.exit_code
 
 

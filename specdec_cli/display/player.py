@@ -119,7 +119,7 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
     # Without Rich's web font and its comment, so that the picture refers to no other machine.
     code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
-    console, run = _console(width=96), RunRecord(Metrics.of(events), settings)
+    console, run = _console(width=96), RunRecord.of_recording(Metrics.of(events), settings)
     console.print(_text(events), overflow="fold")
     console.print()
     if run.metrics.drafted:
@@ -132,7 +132,7 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
 
 def _report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:
     """The report as the inside of a <pre>, and the CSS rules for it, light and dark."""
-    console, run = _console(width=52), RunRecord(Metrics.of(events), settings)
+    console, run = _console(width=52), RunRecord.of_recording(Metrics.of(events), settings)
     for part in (run_report, run_details):
         console.print(part(run))
     code = console.export_html(code_format="{code}", clear=False)

@@ -15,6 +15,7 @@ from specdec_cli.display.parts import bar, duration, spark
 from specdec_cli.display.tables import lines_table, note_lines
 from specdec_cli.engine.baseline import BaselineResult
 from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.settings.options import AUTO
 from specdec_cli.user_files import format_bytes
 
 _REASONS = {
@@ -36,7 +37,7 @@ _MOST_LINES, _MOST_IDLE_LINES = 3, 2
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What is known of a run. A recording has no baseline, no load time and no memory.
+    """What is known of a run. A recording has no load time and no memory.
 
     unmeasured: why there is no baseline. undrafted: why nothing was drafted. measuring_s: seconds spent measuring what
     passes cost. rounding: which passes agree bit for bit, if known. machine: threads, context and the like, for `-v`.
@@ -52,6 +53,11 @@ class RunRecord:
     memory: Sequence[ModelMemory] = ()
     rounding: str = ""
     machine: Sequence[str] = ()
+
+    @classmethod
+    def of_recording(cls, metrics: Metrics, settings: RecordedSettings) -> RunRecord:
+        """With the same baseline as after the run, where `-k auto` has made steps without a draft."""
+        return cls(metrics, settings, BaselineResult.probed(metrics) if settings.draft_tokens == AUTO else None)
 
 
 def run_report(run: RunRecord) -> RenderableType:

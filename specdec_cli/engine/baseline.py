@@ -33,6 +33,14 @@ class BaselineResult:
     probes: int = 0
     differs_at: int | None = None
 
+    @classmethod
+    def probed(cls, metrics: Metrics) -> BaselineResult | None:
+        """From the answer's own steps without a draft; None if there are too few."""
+        if (speedup := metrics.probed_speedup) is None:
+            return None
+        alone, drafted, probes = metrics.probed_tokens_per_s, metrics.tokens_per_s, len(metrics.probe_s)
+        return cls(alone, None, speedup=speedup, drafted_tokens_per_s=drafted, probes=probes)
+
     @property
     def claim(self) -> float | None:
         """The speedup, if its interval excludes 1."""

@@ -88,14 +88,6 @@ class GenerationResult:
         """Take the answer's own steps without a draft as the baseline, if there are enough. two_over_one: as in
         `why_nothing_was_drafted`.
         """
-        metrics = self.metrics
-        if speedup := metrics.probed_speedup:
-            self.baseline = BaselineResult(
-                metrics.probed_tokens_per_s,
-                None,
-                speedup=speedup,
-                drafted_tokens_per_s=metrics.tokens_per_s,
-                probes=len(metrics.probe_s),
-            )
-        elif not metrics.drafted and not metrics.notes:
+        metrics, self.baseline = self.metrics, BaselineResult.probed(self.metrics)
+        if not metrics.drafted and not metrics.notes:
             self.undrafted = why_nothing_was_drafted(metrics.history, two_over_one, self.settings.drafter)

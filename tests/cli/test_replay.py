@@ -70,6 +70,21 @@ def test_events_are_rebuilt_as_they_were(trace):
     assert read_trace(trace)[1] == events(), "without the last line break nothing is missing"
 
 
+def test_the_speedup_over_steps_without_drafts_comes_back(tmp_path):
+    run = [step(0, 0.0, Token(1, "a", "plain"))]
+    for drafted in ([(2, 3)] * 4 + [()] * 3) * 3 + [(2, 3)]:
+        tokens = [Token(token, "b", "accepted") for token in drafted] + [Token(4, "c", "plain")]
+        run.append(step(len(run), run[-1].at + (0.3 if drafted else 0.2), *tokens, drafted=drafted))
+        run[-1] = run[-1] if drafted else replace(run[-1], draft_s=0.0)
+    run.append(Done("stop", "", (), run[-1].at))
+    fast, page, svg = "1.68x as fast as the target alone", tmp_path / "run.html", tmp_path / "run.svg"
+    trace = record(tmp_path / "auto.jsonl", run, {**SETTINGS, "draft_tokens": "auto"})
+    assert fast in replay(trace, "-o", page, "-o", svg).stderr
+    assert "as fast as" in page.read_text("utf-8") and "1.68x" in svg.read_text("utf-8")
+    fixed = replay(record(tmp_path / "fixed.jsonl", run)).stderr
+    assert "as fast as" not in fixed, "as after the run"
+
+
 def test_a_pipe_gets_the_text_at_once(tmp_path):
     started = time.monotonic()
     result = replay(record(tmp_path / "slow.jsonl", events(scale=1000)))
