@@ -24,10 +24,16 @@ QUEUE = 64
 """Answers that may wait for a slot; in a batch, for each slot."""
 _CONTEXT = 4096
 """Tokens of context of a slot without -c, or fewer if the model was trained on fewer."""
-DEFAULTS = {"ctx": str(_CONTEXT), "max_tokens": "the rest of the slot's context"}
+OPTIONS = tuple(name for name in opt.ALL if name not in ("tree", "lookahead", "bitwise"))
+"""Slots share passes, which verify only chains, and round differently from passes of one answer."""
+DEFAULTS = {
+    "ctx": str(_CONTEXT),
+    "max_tokens": "the rest of the slot's context",
+    "accept": "coupled with --seed, else rejection",
+}
 
 
-@opt.takes(*opt.ALL, **DEFAULTS)
+@opt.takes(*OPTIONS, **DEFAULTS)
 def serve(
     given: opt.Given,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",

@@ -1,6 +1,7 @@
 """`specdec serve`: its endpoints, what it refuses, and how it ends."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -380,7 +381,9 @@ def test_what_cannot_be_served(models, tmp_path):
         assert_refused(call("serve", *models, "--port", taken.getsockname()[1]), 1, "in use")
     assert_refused(call("serve", "-m", tmp_path / "none.gguf", SPECDEC_DRAFTER="none"), 2, "there is no file")
     assert_refused(call("serve", *models, "--host", "no.such.host.invalid"), 1, "cannot listen")
-    assert_refused(call("serve", *models, "--port", 0, "--tree", 4), 2, "chains")
+    for command, option in itertools.product(("serve", "batch"), ("--tree", "--lookahead", "--bitwise")):
+        assert option not in call(command, "--help-all").stdout
+        assert_refused(call(command, *models, option, "4"), 2, f"no such option: {option}")
     assert_refused(call("serve", *models, "--api-key", ""), 2, "key is empty")
     assert_refused(call("serve", *models, "--grace", "nan"), 2, "can't be nan")
 
