@@ -93,7 +93,7 @@ class Cell:
 def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
     """Every cell of the pair's answers."""
     machines = [found for found in machines if found.name != WITHOUT_A_DRAFT_MODEL]
-    for category, answers in recordings.by_category(recording.answers).items():
+    for category, answers in simulation.by_category(recording.answers).items():
         tallies = statics(answers)
         for found in machines:
             auto = simulation.adaptive(answers, found.costs, recording.greedy).tokens_per_s(found.costs)
@@ -102,7 +102,7 @@ def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cel
 
 def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
     """Every cell of the texts, with the drafter `ngram`."""
-    for category, texts in recordings.by_category(recording.texts).items():
+    for category, texts in simulation.by_category(recording.texts).items():
         tallies = known_statics(NgramDrafter, texts)
         for found in machines:
             costs = replace(found.costs, draft=LOOK)
@@ -113,7 +113,7 @@ def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterat
 def chained_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[str]:
     """`-k auto` with `ngram+model`, by machine: each category's speedup over the target alone."""
     for found in machines:
-        pairs = recordings.by_category(recording.texts).values(), recordings.by_category(recording.answers).values()
+        pairs = simulation.by_category(recording.texts).values(), simulation.by_category(recording.answers).values()
         speeds = [chained(zip(*both, strict=True), found.costs, LOOK) for both in zip(*pairs, strict=True)]
         yield f"| {found.name} | " + " | ".join(f"{speed * found.costs.verify(1):.2f}" for speed in speeds) + " |"
 
@@ -169,7 +169,7 @@ def tables(folders: Iterable[Path], brief: bool) -> None:
                 show(f"{title}, ngram", list(ngram_cells_of(recording, machines)), brief)
             if recording.answers and recording.texts and recording.greedy:
                 print(f"**{title}, ngram+model**, speedup over the target alone\n")
-                print(f"| machine | {' | '.join(recordings.by_category(recording.texts))} |")
+                print(f"| machine | {' | '.join(simulation.by_category(recording.texts))} |")
                 print("\n".join(chained_cells_of(recording, machines)), end="\n\n")
 
 

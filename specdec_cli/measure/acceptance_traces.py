@@ -8,11 +8,10 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 26
 _FIX = "Record it again."
-_Entry = TypeVar("_Entry", Answer, Text)
 _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
 
 
@@ -93,14 +91,6 @@ class _File:
     greedy: bool
     answers: list[_PackedAnswer]
     texts: tuple[Text, ...] = ()
-
-
-def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
-    """Answers or texts by category, in order of appearance."""
-    categories = defaultdict[str, list[_Entry]](list)
-    for entry in entries:
-        categories[entry.category].append(entry)
-    return categories
 
 
 def identity(target: Path, draft: Path) -> dict[str, Any]:

@@ -9,9 +9,10 @@ it decides how many more tokens are drafted for nothing.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import REVIEWED, LengthPolicy, Step, Token
@@ -58,6 +59,9 @@ class Text:
     category: str
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
+
+
+_Entry = TypeVar("_Entry", Answer, Text)
 
 
 @dataclass(slots=True)
@@ -211,11 +215,18 @@ class Prediction:
     fixed: float
 
 
-def predict(by_category: Mapping[str, Sequence[Answer]], costs: Costs, greedy: bool) -> list[Prediction]:
-    """Each category, then all of them together."""
-    everything = [answer for answers in by_category.values() for answer in answers]
-    each = [_predict(category, answers, costs, greedy) for category, answers in by_category.items()]
-    return [*each, _predict("all", everything, costs, greedy)] if len(each) != 1 else each
+def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
+    """Answers or texts by category, in order of appearance."""
+    categories = defaultdict[str, list[_Entry]](list)
+    for entry in entries:
+        categories[entry.category].append(entry)
+    return categories
+
+
+def predict(answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[Prediction]:
+    """Each category, then all answers in the order in which they were recorded."""
+    each = [_predict(category, own, costs, greedy) for category, own in by_category(answers).items()]
+    return [*each, _predict("all", answers, costs, greedy)] if len(each) != 1 else each
 
 
 def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: bool) -> Prediction:

@@ -191,7 +191,7 @@ def tune(
 
 
 def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
-    predictions = predict(acceptance_traces.by_category(recording.answers), costs, recording.greedy)
+    predictions = predict(recording.answers, costs, recording.greedy)
     return {
         "target": paths[0].name,
         "draft": paths[1].name,

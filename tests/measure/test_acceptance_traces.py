@@ -24,7 +24,7 @@ from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import Recording, before_a_loop, record
-from specdec_cli.measure.simulate import AHEAD, Answer, replay
+from specdec_cli.measure.simulate import AHEAD, Answer, by_category, replay
 from specdec_cli.settings.config import Settings
 
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
@@ -200,7 +200,7 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
         assert after.confidence == pytest.approx(before.confidence, abs=0.0005)
         for some, same in zip(before.astray, after.astray, strict=True):
             assert same == pytest.approx(some, abs=0.0005)
-    assert recordings.by_category(found.answers) == {"code": [*found.answers[:4]], "sure": [found.answers[4]]}
+    assert by_category(found.answers) == {"code": [*found.answers[:4]], "sure": [found.answers[4]]}
     recordings.write(tmp_path / "again.json.gz", found)
     assert recordings.read(tmp_path / "again.json.gz") == found
     assert (tmp_path / "again.json.gz").read_bytes()[4:8] == bytes(4), "the same bytes at any time"

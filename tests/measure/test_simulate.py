@@ -67,14 +67,17 @@ GOOD, POOR = answers(0.95, "code"), answers(0.05, "prose")
 
 
 def test_each_category_then_all():
-    code, prose, overall = predict({"code": GOOD, "prose": POOR}, FLAT, True)
+    code, prose, overall = predict([*GOOD, *POOR], FLAT, True)
     assert [found.category for found in (code, prose, overall)] == ["code", "prose", "all"]
     assert (code.tokens, prose.tokens, overall.tokens) == (320, 320, 640)
     stood = [sum(map(sum, (answer.stands for answer in found))) for found in (GOOD, POOR)]
     assert (code.acceptance, prose.acceptance) == (stood[0] / 320, stood[1] / 320)
     assert overall.acceptance == sum(stood) / 640
     assert prose.auto < overall.auto < code.auto and code.best_k > 3 and prose.best_k == 0
-    assert len(predict({"code": GOOD}, FLAT, True)) == 1
+    mixed = [answer for pair in zip(GOOD, POOR, strict=True) for answer in pair]
+    in_turn = simulation.adaptive(mixed, FLAT, True).tokens_per_s(FLAT) / overall.alone_tokens_per_s
+    assert predict(mixed, FLAT, True)[-1].auto == in_turn != overall.auto, "as recorded, not by category"
+    assert len(predict(GOOD, FLAT, True)) == 1
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_where_a_pair_pays(code, prose, says):
 
 def test_the_remedies_are_computed():
     found, costs = answers(0.7), Costs(Curve({1: 0.010, 17: 0.034}), Curve({1: 0.004}))
-    overall = predict({"text": found}, costs, True)
+    overall = predict(found, costs, True)
     said = verdict(overall, found, costs, True, "this machine")[2]
     assert said.startswith("What would change that: ")
     for part, change in zip(said.split("; "), ("half the cost", "half as often", "verifying several"), strict=True):
