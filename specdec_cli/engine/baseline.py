@@ -82,7 +82,7 @@ def why_nothing_was_drafted(steps: Sequence[Step], two_over_one: float | None, d
     if not two_over_one or two_over_one <= 1:  # less is noise
         return "it doesn't pay here"
     busy = ": busy machine?" if two_over_one > BUSY_RATIO else ""
-    return f"2 tokens cost {two_over_one:.1f}x one{busy}"
+    return f"2 tokens take {two_over_one:.1f}x as long as 1{busy}"
 
 
 _PARTS, _LEAST_TOKENS = 8, 12

@@ -140,12 +140,12 @@ def test_where_nothing_was_drafted_the_report_says_why_and_claims_nothing():
     alone = {"settings": replace(SETTINGS, drafter="none"), "baseline": BaselineResult(4.0, True)}
     assert shown(metrics, **alone).startswith("8.0 tokens/s, the target alone, same text\nstopped at -n 9; ")
     text = shown(metrics, baseline=BaselineResult(4.0, True), undrafted=why)
-    assert text.startswith("8.0 tokens/s, nothing was drafted (2 tokens cost 1.6x one), same text\n")
+    assert text.startswith("8.0 tokens/s, nothing was drafted (2 tokens take 1.6x as long as 1), same text\n")
     assert "2.00x" not in text and "█" not in text
     assert "--what-if rtx-4090" in shown(metrics, run_details, undrafted=why) and "rtx-4090" in hardware.names()
     assert undrafted(LengthReason.NONE)[1] == "nothing in the text repeats"
     reasons = [why_nothing_was_drafted(metrics.history, ratio, "model") for ratio in (29, 0.9, None)]
-    assert reasons == ["2 tokens cost 29.0x one: busy machine?", *["it doesn't pay here"] * 2]
+    assert reasons == ["2 tokens take 29.0x as long as 1: busy machine?", *["it doesn't pay here"] * 2]
     assert why_nothing_was_drafted([], 1.6, "model") == ""
     assert str(turn_line(metrics, None)) == "8.0 tokens/s, nothing was drafted, stopped at -n"
     metrics.notes = ("CPU busy: using 1 thread (-t sets it)",)
