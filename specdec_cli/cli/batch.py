@@ -57,7 +57,8 @@ def batch(
     seconds = monotonic() - started
     for number, why in work.bad:
         print_parts(f"line {number} is not a request: {why}", stderr=True)
-    failed = f", {work.failed} of them are errors" if work.failed else ""
+    answers = f"{work.done:,} answer{'s' * (work.done != 1)} in {output}"
+    failed = f" ({work.failed:,} error{'s' * (work.failed != 1)})" if work.failed else ""
     speed = f"; {work.written / seconds:,.1f} tokens/s" if work.written else ""
-    print_parts(f"{work.done:,} answers in {output}{failed}{speed}", stderr=True, uncut=True)
+    print_parts(f"{answers}{failed}{speed}", stderr=True, uncut=True)
     raise typer.Exit(1 if work.bad or work.failed else 0)

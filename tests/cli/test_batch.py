@@ -86,6 +86,9 @@ def test_bad_lines_are_reported_and_stop_nobody(models, tmp_path):
         "odd body": 400,
         "long": 400,
     }
+    assert f"7 answers in {output} (3 errors)" in done.stderr
+    source.write_text(bad[4])
+    assert f"1 answer in {output}2 (1 error)\n" in call("batch", *models, source, "-o", f"{output}2").stderr
 
 
 def test_files_that_cannot_be_used(models, tmp_path):
