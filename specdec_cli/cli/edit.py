@@ -219,8 +219,7 @@ def edit(
     write: Annotated[bool, typer.Option("--write", help="Write the file without asking.")] = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """The model rewrites the file, quickly where nothing changes. The answer may be half as long again as the text (-n
-    sets another limit). The diff goes to stdout.
+    """The model rewrites the file, quickly where nothing changes. The diff goes to stdout.
 
     On a terminal, specdec asks before it writes. In a pipe, it writes only with --write.
     """

@@ -92,7 +92,7 @@ class SamplingOptions:
     top_k: int = _count(40, "Keep the k most likely tokens; 0 is off.", takes="0 (off) or more")
     top_p: float = _sampling(
         0.95,
-        "Keep the most likely tokens up to this sum; 1 is off.",
+        "Keep the most likely tokens whose probabilities add up to this; 1 is off.",
         takes="a number in (0, 1]; 1 is off",
         valid=lambda value: 0 < value <= 1,
     )

@@ -141,8 +141,8 @@ class SpeculativeConfig:
     )
     accept: str | AcceptRule = _speculation(  # noqa: RUF009
         "rejection",
-        "How drafts are accepted: rejection (accepts most), coupled or match (with a seed, the same text as the "
-        "target alone); typical is LOSSY: faster, but a different distribution.",
+        "How drafts are accepted: rejection (the exact rule that accepts most), coupled or match (with a seed, the "
+        "same text as the target alone); typical is LOSSY: faster, but a different distribution.",
         shown="coupled with --seed or --bitwise, else rejection",
     )
     bitwise: bool = _speculation(
