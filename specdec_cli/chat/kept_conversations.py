@@ -87,7 +87,7 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
     begun = kept.n_dropped + (conversation.system is not None)
     conversation.oldest = next(iter(conversation.messages[begun:]), None) if kept.n_dropped else None
-    conversation.read = ReadText()
+    conversation.regains, conversation.read = True, ReadText()
     if not kept.is_whole:
         return ["the models read the conversation again: its file has changed, or an older version of specdec wrote it"]
     if kept.tokens and target_changed:  # whose tokenizer may be another

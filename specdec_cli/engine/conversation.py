@@ -47,12 +47,11 @@ class Conversation:
     drops: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
-    n_dropped: int = 0
-    """How many messages the last prompt left out."""
     oldest: Message | None = None
-    """The first message that it kept, if it left out others; the next prompt begins there, too, if it fits."""
-    _oldest_before: Message | None = None
-    """The one of the prompt before it."""
+    """The first message that the last prompt kept, if it left out others; the next one begins there, too, if it fits.
+    """
+    regains: bool = False
+    """Whether the next prompt takes back earlier messages that fit: there may be more room for them now."""
     read: ReadText = field(default_factory=ReadText)
     _pending: Generation | None = None
     """The answer that `stream_text` yields now."""
@@ -66,6 +65,11 @@ class Conversation:
         self._settle()
         rest = self.messages[1:] if self.system is not None else self.messages
         self.messages = [*([{"role": "system", "content": text}] if text else []), *rest]
+
+    @property
+    def n_dropped(self) -> int:
+        """How many messages the last prompt left out."""
+        return next((i - self._n_system for i, message in enumerate(self.messages) if message is self.oldest), 0)
 
     @property
     def answered(self) -> bool:
@@ -127,7 +131,7 @@ class Conversation:
         if answer and (answer.result.complete or answer.result.text):
             self.keep(answer)
         elif answer:
-            self.messages.pop()
+            self.undo()
 
     def again(self) -> Generation:
         """Another answer to the last message. `keep` replaces the last answer with it."""
@@ -158,7 +162,7 @@ class Conversation:
             if self.messages[i]["role"] == "user":
                 text = self.messages[i]["content"]
                 del self.messages[i:]
-                self.oldest = self._oldest_before  # this message may have left no room for others
+                self.regains = True
                 return text
         return None
 
@@ -175,8 +179,7 @@ class Conversation:
         prompt, first = self._fitting()
         answer = self.session.start(prompt.tokens, self.sampling, self.speculative)
         self.read = prompt.followed_by("", [])
-        self.n_dropped = first - self._n_system
-        self._oldest_before, self.oldest = self.oldest, self.messages[first] if self.n_dropped else None
+        self.oldest, self.regains = self.messages[first] if first > self._n_system else None, False
         return answer
 
     @property
@@ -190,23 +193,28 @@ class Conversation:
         most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
         answer = max(LEAST_ANSWER, min(self.settings.max_tokens, most // 4))
         system = self._n_system
-        first = next((i for i, message in enumerate(self.messages) if message is self.oldest and self.drops), system)
+        first = system + (self.n_dropped if self.drops else 0)
+        questions = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
 
         def prompt_from(first: int) -> ReadText:
             return self._prompt_of([*self.messages[:system], *self.messages[first:]])
 
+        def place(starts: Sequence[int], room: int) -> int:
+            """Of the first start from which a prompt has at most so many tokens, or else of the last one."""
+            return bisect_left(starts[:-1], True, key=lambda i: len(prompt_from(i).tokens) <= room)
+
+        several = most - answer - most // 4  # leaves room for several turns more
+        if self.regains and first > system:
+            starts = [*(i for i in questions if i < first), first]
+            fits = not most or len(prompt_from(system).tokens) + answer <= most
+            first = system if fits else starts[place(starts, several)]
         prompt = prompt_from(first)
         if not most or len(prompt.tokens) + answer <= most:
             return prompt, first
-        _, *later = [i for i in range(first, len(self.messages)) if self.messages[i]["role"] == "user"]
+        _, *later = [i for i in questions if i >= first]
         if later and self.drops:
-
-            def place(room: int) -> int:
-                """Of the first question from which a prompt has at most so many tokens, or else of the last one."""
-                return bisect_left(later[:-1], True, key=lambda i: len(prompt_from(i).tokens) <= room)
-
             # After a long question there may be room for earlier ones, but not for several turns more.
-            places = map(place, (most - answer - most // 4, most - answer, most - LEAST_ANSWER))
+            places = (place(later, room) for room in (several, most - answer, most - LEAST_ANSWER))
             first = later[next((i for i in places if i < len(later) - 1), -1)]
             prompt = prompt_from(first)
         if len(prompt.tokens) + LEAST_ANSWER > most:

@@ -195,12 +195,42 @@ def test_a_full_context_drops_several_turns_at_once_and_quickly(talk, monkeypatc
         ask(conversation, "short")
         assert conversation.n_dropped == dropped, "a restored one begins where it began"
         ask(conversation, "long " * 62)
-        assert dropped < conversation.n_dropped < len(conversation.messages) - 2, "what has room stays"
+        assert dropped < (by_long := conversation.n_dropped) < len(conversation.messages) - 2, "what has room stays"
         conversation.undo()
         ask(conversation, "short")
-        assert conversation.n_dropped == dropped, "the long message has left its room"
+        assert dropped <= conversation.n_dropped < by_long, "the long message has left its room"
         conversation.clear()
         assert ask(conversation, "one")[0].complete and conversation.n_dropped == 0
+
+
+def test_dropped_turns_come_back_when_there_is_room(talk):
+    """In a larger context, and for those that were removed."""
+    with talk(ctx=512) as conversation:
+        ask(conversation, "short")
+        kept_conversations.save(conversation, "short")
+        for turn in range(12):
+            ask(conversation, f"Question {turn}, which is long?")
+        dropped = conversation.n_dropped
+        assert dropped > 4
+        kept_conversations.save(conversation, "long")
+        kept_conversations.restore(conversation, "short")
+        kept_conversations.save(conversation, "short")
+        assert CONVERSATIONS.load("short").n_dropped == 0
+        for _ in range(2):
+            kept_conversations.restore(conversation, "long")
+            kept_conversations.save(conversation, "long")
+        assert CONVERSATIONS.load("long").n_dropped == dropped
+        while len(conversation.messages) > dropped + 2:
+            conversation.undo()
+        answer, _ = ask(conversation, "short")
+        assert 0 < conversation.n_dropped < dropped and len(answer.prompt) > 200
+        while len(conversation.messages) > 4:
+            conversation.undo()
+        assert ask(conversation, "short")[0].complete and conversation.n_dropped == 0
+    with talk() as conversation:
+        kept_conversations.restore(conversation, "long")
+        answer, _ = ask(conversation, "short")
+        assert conversation.n_dropped == 0 and answer.tokens == afresh(talk, answer)
 
 
 def test_a_kept_conversation_goes_on_without_being_read_again(talk):
