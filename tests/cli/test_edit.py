@@ -149,6 +149,8 @@ def test_any_other_answer_is_refused(changed, answer):
         "# Rest of the code remains unchanged",
         "{/* … */}",
         "[... rest of the file ...]",
+        "# ...rest of code",
+        "...existing code...",
     ],
 )
 def test_a_line_in_place_of_others_is_refused_unless_it_was_there(changed, line):
@@ -156,6 +158,11 @@ def test_a_line_in_place_of_others_is_refused_unless_it_was_there(changed, line)
         with pytest.raises(SpecdecError, match="leaves out a part"):
             changed(answer)
     assert changed(f"{TEXT}{line}\n...\n", f"{TEXT}{line}\n") == f"{TEXT}{line}\n...\n"
+
+
+@pytest.mark.parametrize("line", ["  {...rest}", "  ...other,", "[...existing, item],", "  ...previous.items,"])
+def test_a_spread_in_javascript_leaves_nothing_out(changed, line):
+    assert changed(f"{TEXT}{line}\n") == f"{TEXT}{line}\n"
 
 
 @pytest.mark.parametrize("prose", ["", "Here is the changed file:\n\n"])
