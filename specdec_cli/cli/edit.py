@@ -270,7 +270,7 @@ def edit(
         print("Nothing changed.", file=sys.stderr)
         return
     show_diff(diff(old, new, file.name if file.is_absolute() or ".." in file.parts else file.as_posix()))
-    fewer, lines_before = old.count("\n") - new.count("\n"), passage.text.count("\n")
+    fewer, lines_before = old.count("\n") - new.count("\n"), len(_LINE.findall(passage.text))
     if 2 * fewer > lines_before:
         what = f"the changed text has {fewer:,} lines fewer than the {lines_before:,} before"
         if write:

@@ -262,6 +262,9 @@ def test_an_answer_that_leaves_out_most_lines_is_not_written_unseen(file, chatti
     assert code == 0 and "+def plus" in out and "note: the changed text has 3 lines fewer than the 5 before" in err
     code, out, err = invoke(file, "Rename add to plus.", *chatting, "--write")
     assert code == 1 and "+def plus" in out and "nothing was written" in err and file.read_text() == TEXT
+    file.write_text("a\nb")  # half of the lines may go; the last one has no line break
+    answering(monkeypatch, "```\na\n```")
+    assert invoke(file, "Remove b.", *chatting, "--write")[0] == 0 and file.read_text() == "a"
 
 
 def test_after_ctrl_c_nothing_was_written(file, chatting, monkeypatch):
