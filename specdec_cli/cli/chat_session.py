@@ -168,7 +168,7 @@ class ChatSession:
         self.say(f"system message: {self.conversation.system or 'none'}")
 
     def do_set(self, argument: str) -> None:
-        """set an option of run: /set temp 0.7"""
+        """set an option for drafting or sampling: /set temp 0.7"""
         written, _, text = argument.partition(" ")
         name = name_of(written)
         conversation = self.conversation

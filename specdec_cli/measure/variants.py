@@ -120,7 +120,7 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
         if not (equals and key and value):
             problem = f"the variant {text!r} does not parse at {part!r}"
             raise UsageError(problem, 'Write it as key=value: --vs "k=4,temp=0.8".')
-        name = "draft_tokens" if key == "k" else name_of(key)
+        name = name_of(key)
         if name not in _VARIABLE:
             keys = ["k", *map(flag_of, sorted(_VARIABLE))]
             raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "These can"))

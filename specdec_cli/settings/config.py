@@ -268,6 +268,8 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
     if name == "chat_template_kwargs" and isinstance(value, dict):
         with suppress(TypeError, ValueError, RecursionError):
             value = json.dumps(value)
+    if text and KINDS.get(name) == "bool":
+        value = {"on": True, "off": False}.get(value, value)
     if isinstance(value, str) and "\0" in value:
         raise UsageError(f"{name} contains a null character", "Remove it.")
     with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that aren't text

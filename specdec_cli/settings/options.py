@@ -211,11 +211,11 @@ _STRUCTS = (ModelOptions, SpeculativeConfig, SamplingParams)
 OPTIONS = {name: about for struct in _STRUCTS for name, about in options_of(struct).items()}
 KINDS = {each.name: str(each.type).split()[0] for struct in _STRUCTS for each in fields(struct)}
 """The first word of an option's type: `float`, `int`, `bool`, `str`, or `tuple[str,`."""
-_SPELLINGS = {about.flag: name for name, about in OPTIONS.items() if about.flag}
+_SPELLINGS = {text.lstrip("-"): name for name, about in OPTIONS.items() for text in (about.flag, about.short) if text}
 
 
 def name_of(text: str) -> str:
-    """The name of an option as a user may write it: `--temp`, `temp` or `temperature`."""
+    """The name of an option as a user may write it: `--temp`, `temp` or `temperature`; `-n` or `n`."""
     name = text.lstrip("-").replace("-", "_")
     return _SPELLINGS.get(name, name)
 

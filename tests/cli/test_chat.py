@@ -148,9 +148,11 @@ def test_a_refused_edit_changes_nothing(models):
 
 
 def test_show_prints_words_and_the_rule_that_is_in_use(models):
-    _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/show", more=["--drafter", "auto"])
+    changes = ("/set seed 4", "/set bitwise on", "/set -n 40", "/set k 4")
+    _, _, err = script(models, "/show", *changes, "/show", more=["--drafter", "auto"])
     said = {" ".join(line.split()) for line in err.splitlines()}
-    assert {"drafter auto (ngram+model)", "temp 0 (greedy)", "lora none", "seed not set", "bitwise on"} <= said
+    assert {"drafter auto (ngram+model)", "temp 0 (greedy)", "lora none", "seed not set"} <= said
+    assert {"seed 4", "bitwise on", "max-tokens 40", "draft-tokens 4"} <= said
     assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
     assert re.search(r"accept +coupled", err)
     configure("accept: rejection\n")
