@@ -94,7 +94,7 @@ def test_a_draft_that_was_trained_on_less_goes_on_drafting(load, tmp_path):
 def test_a_draft_that_needs_more_tokens_for_the_text_goes_on_drafting(load, tmp_path, monkeypatch):
     target = load("llama").path
     words, merges = tiny.vocabulary()
-    monkeypatch.setattr(tiny, "vocabulary", lambda: (words, merges[:1]))
+    monkeypatch.setattr(tiny, "vocabulary", lambda: ([*words[:258], *(word[::-1] for word in words[258:])], merges[:1]))
     draft = tiny.write(tmp_path / "draft.gguf", "llama", noise=0.1)
     with loaded(target=target, draft=draft, ctx=256, threads=1) as session:
         answer = session.generate([299] * 150, SamplingParams(max_tokens=40), SpeculativeConfig("model", 3))
