@@ -35,7 +35,7 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$", re.MULTILINE)
 _DIFF = re.compile(r"(?:diff|patch)\b|.*\n(?:diff --git |--- .*\n\+\+\+ |@@ -)")
 """What follows the fence of a diff."""
 _LEFT_OUT = re.compile(
-    r"""(?![^\w\#/*;%-]*\.{3}(?![\s.]|\w+(?:\ \w|\.\.)))  # JavaScript's spread: {...rest}
+    r"""(?![^\w\#/*;%-]*\.{3}(?![\s.]|unchanged\b|\W{0,3}\w+(?:\ \w|\W{0,3}\.\.)))  # JavaScript's spread: {...rest}
     \W{0,20}(?:\.{3}|…)\W*(?:the\ )?(?:rest|existing|remaining|previous|other|unchanged|same)\b
     |\s*\{?(?:\#|//|/\*|<!--|--|;|%)\W*(?:(?:\.{3}|…)\W*$
         |(?:the\ )?(?:rest\ of|(?:existing|remaining)\ code)\b.*(?:unchanged|same|omitted|here|\.{3}|…)\W*$)""",

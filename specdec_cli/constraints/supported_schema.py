@@ -52,10 +52,11 @@ def supported(schema: Any, root: Any, one_of: bool) -> Any:
         elif key in ("const", "enum"):
             _require_exact(value)
             new[key] = value
-        elif key not in ("default", "examples") and (key, value) not in _ALWAYS_TRUE:
+        elif (key, value) not in _ALWAYS_TRUE and (key not in ("default", "examples") or isinstance(value, dict)):
             new[key] = supported(value, root, one_of)
     with suppress(TypeError):  # not a schema: llguidance says what is wrong
-        if new.get("minProperties", 0) > len(set(new.get("required", ()))) + 1:  # further keys may be equal
+        least = new.get("minProperties", 0) if "object" in new.get("type", "object") else 0
+        if least > len(set(new.get("required", ()))) + 1:  # further keys may be equal
             raise ValueError("minProperties can be at most one more than the number of required properties")
         pairs = itertools.combinations(new.get("oneOf") or (), 2)
         if one_of and "oneOf" in new and "anyOf" not in new and all(_exclude(one, other, root) for one, other in pairs):

@@ -56,7 +56,7 @@ class RunRecord:
 
     @classmethod
     def of_recording(cls, metrics: Metrics, settings: RecordedSettings) -> RunRecord:
-        """With the same baseline as after the run, where `-k auto` has made steps without a draft."""
+        """With the baseline that a run without `--baseline` has: the steps in which `-k auto` drafted nothing."""
         return cls(metrics, settings, BaselineResult.probed(metrics) if settings.draft_tokens == AUTO else None)
 
 

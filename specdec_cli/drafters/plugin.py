@@ -101,7 +101,7 @@ class PluginDrafter:
         own: dict[str, Any] = {
             name: _Model(each) if each and spec.needs_model else None for name, each in models.items()
         }
-        self._make = partial(spec.make, replace(context, sampler=self._sampler, **own))
+        self._make = partial(spec.make, replace(context, sampler=self._sampler, prompts=None, **own))
         self._drafter: Any = None
 
     def start(self, prompt: Sequence[int]) -> int:

@@ -95,10 +95,13 @@ def require_rewinding(settings: Settings, path: Path, branches: int, bitwise: bo
 
 def require_chains(settings: Settings) -> None:
     """Raise UsageError on settings that slots don't support."""
+    also = "also in config.yaml and the profile."
     if settings.branches > 1:
-        raise UsageError("several answers at a time can only draft chains", "Leave out --tree and lookahead.")
+        raise UsageError("several answers at a time can only draft chains", f"Leave out --tree and lookahead, {also}")
     if settings.bitwise:
-        raise UsageError("answers that share passes round differently from a single one", "Leave out --bitwise.")
+        raise UsageError(
+            "answers that share passes round differently from a single one", f"Leave out --bitwise, {also}"
+        )
 
 
 def longest_draft(settings: Settings, rewinds: bool) -> int:

@@ -40,6 +40,13 @@ def head_alone(header: Header) -> str:
     return head_of(header) if alone else ""
 
 
+def require_model(header: Header) -> None:
+    """Raise SpecdecError on a file that contains only heads, which can't be a target."""
+    if head_alone(header):
+        what = f"{header.name} contains only heads, which draft for the model in another file"
+        raise SpecdecError(what, "Name that model as the target (-m), and this file as its draft (-md).")
+
+
 def require_fit(heads: Header, target: Header, tokenizers: Comparison) -> None:
     """Raise IncompatiblePair unless heads have the target's tokenizer and width, SpecdecError if they are damaged."""
     fix = "Use heads made for this target."

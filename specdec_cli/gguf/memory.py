@@ -90,8 +90,9 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
 
 
 def cache_bytes(header: Header, n_ctx: int, rows: int = 1, texts: int = 1) -> int:
-    """Bytes of an f16 KV cache of `n_ctx` tokens, with that of next-token layers, and of the f32 recurrent states of
-    `texts` texts. Sliding windows save nothing: llama.cpp makes whole caches. Compressed caches may take less.
+    """Bytes of an f16 KV cache of `n_ctx` tokens, and of the f32 recurrent states of `texts` texts: without those of
+    next-token layers, which draft in a context of their own, unless the file has no others. Sliding windows save
+    nothing: llama.cpp makes whole caches. Compressed caches may take less.
 
     rows: the most rows of logits of a pass. A state has a snapshot for each but one, or none if they are many.
     """
@@ -106,14 +107,17 @@ def cache_bytes(header: Header, n_ctx: int, rows: int = 1, texts: int = 1) -> in
     recurrent = _recurrent(header, layers)
     kv_heads = _by_layer(header, "attention.head_count_kv", layers, _number(header, "attention.head_count_kv", heads))
     windowed = _by_layer(header, "attention.sliding_window_pattern", layers, 0)
-    kept = layers - _number(header, "attention.shared_kv_layers")
+    trunk = layers - _number(header, "nextn_predict_layers")
+    alone = trunk < layers and not any(name.startswith("blk.0.") for name in header.by_name)
+    own = range(trunk, layers) if alone else range(trunk)
+    shared = _number(header, "attention.shared_kv_layers")
     per_token = sum(
         kv_heads[layer] * (short_key + short_value if windowed[layer] else key + value)
-        for layer in range(kept)
+        for layer in own[: len(own) - shared]
         if layer not in recurrent or f"blk.{layer}.attn_k.weight" in header.by_name  # Falcon-H1 has both in each layer
     )
     snapshots = rows - 1 if rows - 1 <= MAX_SNAPSHOTS and header.architecture in _WITH_SNAPSHOTS else 0
-    states = texts * (1 + snapshots) * len(recurrent) * _state_length(header)
+    states = texts * (1 + snapshots) * len(recurrent.intersection(own)) * _state_length(header)
     return n_ctx * per_token * _F16_BYTES + states * _F32_BYTES
 
 

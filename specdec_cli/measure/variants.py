@@ -20,7 +20,6 @@ _CUTS = ("top_k", "top_p", "min_p")
 _SAMPLING = options_of(SamplingOptions)
 _VARIABLE = {name for name in options_of(SpeculativeConfig) if name not in ("bitwise", "ngram_corpus")} | {*_SAMPLING}
 """What may differ between variants: nothing that needs other models, contexts or answer lengths."""
-_LENGTH = ("k", "draft-tokens", "draft_tokens")
 
 
 def parse_variants(
@@ -42,7 +41,7 @@ def parse_variants(
             raise UsageError(f"the sweep {text!r} does not parse", 'Write it as key=values: --sweep "k=1,2,4,8".')
         key = key.strip()
         each = [value.strip() for value in values.split(",")]
-        for value in each + [AUTO] * (key in _LENGTH and AUTO not in each and base.drafter != "none"):
+        for value in each + [AUTO] * (name_of(key) == "draft_tokens" and AUTO not in each and base.drafter != "none"):
             settings = _changed(base, f"{key}={value}", draft_named)
             named[_with_drafter(f"{key}={value}", settings)] = settings
     if all(settings.drafter == "none" for settings in named.values()):

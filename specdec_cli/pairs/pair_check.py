@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.gguf import tokenizer_comparison
-from specdec_cli.gguf.head_files import head_alone, head_of, require_fit
+from specdec_cli.gguf.head_files import head_alone, head_of, require_fit, require_model
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
@@ -136,6 +136,7 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
         for source in (first, second):
             require_runnable(source.header)
             require_sound_vocabulary(source.header)
+        require_model(first.header)
         if head_alone(second.header):
             require_fit(second.header, first.header, tokenizers)
     except SpecdecError as error:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
 from specdec_cli.gguf import tokenizer_comparison
-from specdec_cli.gguf.head_files import head_alone, require_fit
+from specdec_cli.gguf.head_files import head_alone, require_fit, require_model
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.pairs import draft_proposals, profiles, pulled_pairs, references
@@ -155,6 +155,7 @@ class PairDownload:
         if not self._sources:
             self._sources.append(self._read(self.target))
             require_tokenizer(self._sources[0].header)
+            require_model(self._sources[0].header)
         return self._sources[0]
 
     def _read(self, name: str) -> ModelSource:

@@ -10,7 +10,7 @@ from pathlib import Path
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.gguf import adapters, chat_template, tokenizer_comparison
-from specdec_cli.gguf.head_files import head_alone, head_of, read_medusa, require_fit
+from specdec_cli.gguf.head_files import head_alone, head_of, read_medusa, require_fit, require_model
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
@@ -69,6 +69,7 @@ def check_pair(settings: Settings) -> ModelPair:
     target_path = Path(settings.target)
     target = _read_runnable(target_path)
     require_tokenizer(target)
+    require_model(target)
     chat_template.warm_up(target)
     lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:

@@ -149,6 +149,8 @@ def test_any_other_answer_is_refused(changed, answer):
         "# Rest of the code remains unchanged",
         "{/* … */}",
         "[... rest of the file ...]",
+        "...(rest of the code)...",
+        "[...unchanged]",
         "# ...rest of code",
         "...existing code...",
     ],
@@ -160,7 +162,7 @@ def test_a_line_in_place_of_others_is_refused_unless_it_was_there(changed, line)
     assert changed(f"{TEXT}{line}\n...\n", f"{TEXT}{line}\n") == f"{TEXT}{line}\n...\n"
 
 
-@pytest.mark.parametrize("line", ["  {...rest}", "  ...other,", "[...existing, item],", "  ...previous.items,"])
+@pytest.mark.parametrize("line", ["  {...rest}", "  ...other,", "[...existing, item],", "  ...(existing || []),"])
 def test_a_spread_in_javascript_leaves_nothing_out(changed, line):
     assert changed(f"{TEXT}{line}\n") == f"{TEXT}{line}\n"
 

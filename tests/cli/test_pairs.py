@@ -103,6 +103,10 @@ def test_what_run_refuses_is_incompatible(tmp_path):
         assert (done.exit_code, done.stderr, result["verdict"]) == (3, "", "incompatible")
         assert result["reason"].startswith(says) and not result["advice"] and result["overlap"] is None
         assert_refused(call("pull", "--target", TARGET, "--draft", path), 1 if source == DRAFT else 3, says)
+    says = "eagle3.gguf contains only heads"
+    assert json.loads(check(heads, DRAFT, "--json").stdout)["reason"].startswith(says)
+    for command in (("pull", "--target", heads), ("run", "-m", heads, "Hi")):
+        assert_refused(call(*command), 1, says)
 
 
 def test_models_of_the_hub_cost_their_headers(hub, tmp_path):

@@ -180,6 +180,7 @@ KINDS = {k: {"type": "object", "properties": {"k": {"const": k}}, "required": ["
         ({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"const": 1}},
          ('{"a": 1}',), ('{"a": 2}',)),
         ({"type": "integer", "maximum": 2**63 - 1, "default": 2**64}, ("9007199254740993",), ("1" + 19 * "0",)),
+        ({"$ref": "#/x/default", "x": {"default": {"const": 1}}, "type": "integer", "minProperties": 9}, "1", "2"),
         ({"pattern": '^[^-"]+$', "type": "string"}, ('"a"',), ('"a\\"b"', '"-"')),
         ({"pattern": "^[[&+--a&&c~~]$", "type": "string"}, ('"["', '"&"', '","', '"a"', '"~"'), ('"b"', '"."')),
         ({"oneOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]},

@@ -98,7 +98,17 @@ def test_bytes_of_a_cache(header, per_token):
 
 
 @pytest.mark.parametrize(
-    "kind", [*tiny.ATTENTION, "olmo2-window", "gemma4", "deepseek2", *tiny.RECURRENT, *tiny.HYBRID]
+    "kind",
+    [
+        *tiny.ATTENTION,
+        "olmo2-window",
+        "gemma4",
+        "deepseek2",
+        "qwen35-mtp",
+        "step35-mtp3",
+        *tiny.RECURRENT,
+        *tiny.HYBRID,
+    ],
 )
 @pytest.mark.parametrize("rows", [9, 17], ids=["with snapshots", "too many for snapshots"])
 def test_a_cache_takes_what_llama_cpp_says(kind, rows, load, monkeypatch, capsys):

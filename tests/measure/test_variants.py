@@ -18,6 +18,7 @@ BASE = Settings(target="t.gguf", draft="d.gguf", drafter="model")
         ({}, ["k=4", "accept=match"], [], ["k=auto", "k=4", "accept=match"]),
         ({}, [], ["k=1, 2,4,auto"], ["k=1", "k=2", "k=4", "k=auto"]),
         ({"draft_tokens": 3}, [], ["draft-tokens=1,2"], ["draft-tokens=1", "draft-tokens=2", "draft-tokens=auto"]),
+        ({}, [], ["-k=1"], ["-k=1", "-k=auto"]),
         ({"drafter": "ngram"}, ["k=8"], ["k=2"], ["ngram, k=8", "ngram, k=2", "ngram, k=auto"]),
         ({"draft_tokens": 3}, ["k=8"], ["draft-min-p=0,0.5"], ["k=8", "draft-min-p=0", "draft-min-p=0.5"]),
         ({}, [], ["top-k=10,20"], ["top-k=10", "top-k=20"]),  # greedy knows no cuts, so there is one baseline
