@@ -11,6 +11,7 @@ import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import MAX_SNAPSHOTS
+from specdec_cli.gguf.head_files import head_alone
 from specdec_cli.gguf.header import Header, StringArray, Tensor
 from specdec_cli.gguf.runnable import MAX_LAYERS
 from specdec_cli.user_files import format_bytes
@@ -108,8 +109,7 @@ def cache_bytes(header: Header, n_ctx: int, rows: int = 1, texts: int = 1) -> in
     kv_heads = _by_layer(header, "attention.head_count_kv", layers, _number(header, "attention.head_count_kv", heads))
     windowed = _by_layer(header, "attention.sliding_window_pattern", layers, 0)
     trunk = layers - _number(header, "nextn_predict_layers")
-    alone = trunk < layers and not any(name.startswith("blk.0.") for name in header.by_name)
-    own = range(trunk, layers) if alone else range(trunk)
+    own = range(trunk, layers) if head_alone(header) == "mtp" else range(trunk)
     shared = _number(header, "attention.shared_kv_layers")
     per_token = sum(
         kv_heads[layer] * (short_key + short_value if windowed[layer] else key + value)
