@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import log
-from statistics import fmean, pvariance
+from statistics import fmean
+
+import numpy as np
 
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.statistics import Interval, ratio_of_sums
@@ -47,9 +49,10 @@ class Metrics:
     """By drafter: tokens drafted, tokens accepted."""
     probe_s: list[float] = field(default_factory=list)
     """Seconds of steps without a draft, from the SETTLED-th in a row on: the target alone in this context."""
-    windows: list[tuple[int, float, float]] = field(default_factory=list)
-    """For each such row, the steps since the row before it: in how many passes the target alone would have made their
-    tokens, how many seconds they took, and how many seconds a step of the row took, when the machine was about as busy.
+    windows: array[float] = field(default_factory=lambda: array("d"))
+    """Three numbers for each such row, of the steps since the row before it: in how many passes the target alone would
+    have made their tokens, how many seconds they took, and how many seconds a step of the row took, when the machine
+    was about as busy. An array, because a live view needs all of them 12 times a second.
     """
     prefill_s: float = 0.0
     ttft_s: float = 0.0
@@ -130,7 +133,7 @@ class Metrics:
         elif self._row:
             settled = self._row[SETTLED - 1 :]
             if self._alone and sum(settled) > 0 and self._ended > self._began:
-                self.windows.append((self._alone, self._ended - self._began, fmean(settled)))
+                self.windows.extend((self._alone, self._ended - self._began, fmean(settled)))
                 self._began, self._alone = self._ended, 0
             self._row.clear()
         self._alone += alone
@@ -199,12 +202,12 @@ class Metrics:
         """How many times as fast as the target alone this run was; None if it had too few steps without a draft."""
         if len(self.probe_s) < LEAST_PROBES or not (self.windows and self.drafted):
             return None
-        *windows, (passes, seconds, alone_s) = self.windows  # the last one goes on to the end
-        windows.append((passes + self._alone, seconds + self._ended - self._began, alone_s))
-        alone = [passes * alone_s for passes, _, alone_s in windows]
-        logs = [log(alone_s) for _, _, alone_s in windows]
-        weights = sum(each**2 for each in alone) / sum(alone) ** 2
-        return ratio_of_sums(alone, [seconds for _, seconds, _ in windows], pvariance(logs) * weights)
+        windows = np.array(self.windows).reshape(-1, 3)
+        windows[-1, :2] += self._alone, self._ended - self._began  # the last one goes on to the end
+        passes, seconds, alone_s = windows.T
+        alone = passes * alone_s
+        weights = (alone**2).sum() / alone.sum() ** 2
+        return ratio_of_sums(alone, seconds, float(np.log(alone_s).var() * weights))
 
     @property
     def probed_tokens_per_s(self) -> float | None:

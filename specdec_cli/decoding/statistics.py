@@ -13,6 +13,7 @@ from functools import cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 LEAST_PROMPTS = 3
 """Fewer say nothing about the spread."""
@@ -83,16 +84,16 @@ def _student(df: int, tail: float) -> float:
     return math.sqrt(df) * math.tan(np.interp(1 - 2 * tail, below / below[-1], angles))
 
 
-def ratio_of_sums(over: Sequence[float], under: Sequence[float], variance: float = 0.0) -> Interval | None:
+def ratio_of_sums(over: ArrayLike, under: ArrayLike, variance: float = 0.0) -> Interval | None:
     """The ratio of two totals over the same parts of an answer: what the whole answer gained. Student's interval is
     around its logarithm; the parts' differences from the common ratio are its error (the ratio estimator: Cochran 1977,
     chapter 6). None without any parts.
 
     variance: of the first total's logarithm, for errors that the parts don't show.
     """
-    if not over:
-        return None
     tops, bottoms = np.asarray(over, dtype=np.float64), np.asarray(under, dtype=np.float64)
+    if not tops.size:
+        return None
     n, mean = tops.size, float(tops.sum() / bottoms.sum())
     if n < LEAST_PROMPTS:
         return Interval(mean, None, None, n)
