@@ -14,12 +14,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from threading import Lock
 from time import monotonic
 from typing import TextIO
+from unicodedata import east_asian_width
 
 from rich.cells import cell_len, chop_cells
 from rich.color import ColorSystem
@@ -46,6 +48,7 @@ _STEPS, _FEW = 40, 8
 _ECHO = 2
 """Cells of the ^C that a terminal echoes after the last row: it must not wrap."""
 _GAP = "   "
+_FLAG_LETTERS = frozenset(map(chr, range(0x1F1E6, 0x1F200)))
 _SPACES = re.compile(" {3,}")
 _FLUSH_S = 0.03
 """Plain text is flushed at least this often, and not with each token of a fast model."""
@@ -82,7 +85,8 @@ class PlainDisplay:
 
     def reading(self, what: str, done: int, total: int) -> None:
         """Show on stderr, if that is a terminal, how much of the prompt has been read. At the end, erase that."""
-        before, self._reading = self._reading, self._bar.line(what, done, total)
+        line = self._bar.line(what, done, total) if self._last.endswith("\n") else ""  # stderr may be on the same row
+        before, self._reading = self._reading, line
         if before or self._reading:
             write_over(self._reading)
 
@@ -208,7 +212,7 @@ class LiveDisplay:
         self._take_in()
         width, height = max(self._console.width, 2), self._console.height
         erased = self._erase(width)
-        panel = self._panel(width)[: max(height // 2, 1)]
+        panel = self._panel(width, height)
         *finished, self._open = self._open.split("\n", allow_blank=True)
         scroll = self._joined()
         if finished:
@@ -222,20 +226,21 @@ class LiveDisplay:
 
     def _wrapped(self, width: int) -> list[Text]:
         """The unfinished line in rows, between words where it can be; an empty one takes no row."""
-        return list(self._open.wrap(self._console, width)) if self._open else []
+        return _fitting(width, lambda room: [*self._open.wrap(self._console, room)]) if self._open else []
 
     def _scroll_away(self, width: int, height: int) -> str:
         """The beginning of a line longer than the region, which cannot change any more, as full rows."""
-        full = chop_cells(self._open.plain, width)
+        line = self._open
+        full = _fitting(width, lambda room: line.divide([*accumulate(map(len, chop_cells(line.plain, room)))])[:-1])
         full = full[: max(len(full) - min(_KEPT_ROWS, max(height // 3, 1)), 1)]
-        gone, self._open = self._open.divide([len("".join(full))])
-        if height < _JOINT_HEIGHT:
-            return "".join(self._ansi(row) + "\n" for row in gone.divide([len(full[0])]) if row)
+        gone, self._open = line.divide([sum(map(len, full))])
+        if height < _JOINT_HEIGHT or any(_most_cells(row) != row.cell_len for row in full):
+            return "".join(self._ansi(row) + "\n" for row in full)
         at = len(gone) - 1
         while at and not cell_len(gone.plain[at:]):  # a sign that combines with the character before
             at -= 1
         rows = len(full) + (self._joint.rows if self._joint else 0)
-        self._joint = _Joint(gone[at:], cell_len(full[-1]), rows, width)
+        self._joint = _Joint(gone[at:], full[-1].cell_len, rows, width)
         return self._ansi(gone)
 
     def _joined(self) -> str:
@@ -252,7 +257,7 @@ class LiveDisplay:
                 append_token(self._open, token.text.expandtabs(4), self._styles[token.origin])
         self._fresh.clear()
 
-    def _panel(self, width: int) -> list[Text]:
+    def _panel(self, width: int, height: int) -> list[Text]:
         rows = [Text("\u2500" * _room(width), LABEL)]
         if self._step is None:
             rows.append(Text(self._reading or "reading the prompt"))
@@ -262,7 +267,7 @@ class LiveDisplay:
             row.rstrip()  # a terminal that rewraps it must see the width that was painted
             row.truncate(width - 1, overflow="ellipsis")
         rows[-1].truncate(max(width - 1 - _ECHO, 1), overflow="ellipsis")
-        return rows
+        return rows[: max(height // 2, 1)]
 
     def _figures(self, width: int) -> list[Text]:
         return [speed_row(self._report, width), kept_row(self._report, self._max_tokens, width)]
@@ -297,6 +302,22 @@ class LiveDisplay:
         # Where all of the screen is cleared at once, tmux keeps what was on it.
         below = f"\x1b[B{_CLEAR}\x1b[A" if rows > 1 else ""
         return f"\r{up}{below}{right}{_CLEAR_LINE}" + ("\n" if before else "")
+
+
+def _fitting(width: int, rows_of: Callable[[int], list[Text]]) -> list[Text]:
+    """The rows of a text on a terminal of this width, whether or not it joins emoji. rows_of: breaks it at a width."""
+    room = width
+    while (most := max(map(_most_cells, rows := rows_of(room)))) > width and room > 2:
+        room = max(min(room - 1, room * width // most), 2)
+    return rows
+
+
+def _most_cells(row: Text) -> int:
+    """The cells that a row takes on a terminal that joins no emoji (families, skin tones, flags)."""
+    text = row.plain
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(sign) in "WF" or sign in _FLAG_LETTERS else cell_len(sign) for sign in text)
 
 
 def _shown(step: Step) -> Step:
@@ -339,7 +360,8 @@ def draft_row(step: Step, width: int) -> Text:
 
 def speed_row(metrics: Metrics, width: int) -> Text:
     """How fast it goes, and how fast the target alone would, once that is known; the tokens of the last passes."""
-    speed, speedup, alone = metrics.tokens_per_s, metrics.probed_speedup, metrics.probed_tokens_per_s
+    speed, speedup = metrics.tokens_per_s, metrics.probed_speedup
+    alone = speed / speedup.mean if speed and speedup else None
     parts = []
     if speedup and speedup.excludes_one:
         parts.append(Text(str(speedup), "bold"))

@@ -1,4 +1,6 @@
-"""`replay --step`: a recorded run, one step for each key. All tokens of the step are listed below the text."""
+"""`replay --step`: a recorded run, one step for each key. The tokens of the step are listed below the text, all of them
+if they fit.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,8 @@ from specdec_cli.decoding.types import Event, Prefill, Step
 from specdec_cli.display.live import LiveDisplay
 from specdec_cli.display.parts import LABEL, REJECTED, STYLES, bar, duration
 
+_OTHER_ROWS = 6
+"""Of the screen, besides the tokens: the title, two rows of figures, the keys, a row of the answer and the last one."""
 _POLL_S = 0.05
 _NEXT = {b" ", b"\r", b"\n", b"\x1b[C", b"\x1bOC"}
 _LEAVE = {b"q", b"Q", b"\x03", b"\x04", b""}
@@ -42,10 +46,14 @@ class StepDisplay(LiveDisplay):
             with self._lock:
                 self._repaint()
 
-    def _panel(self, width: int) -> list[Text]:
+    def _panel(self, width: int, height: int) -> list[Text]:
         tokens, step = self._report.prompt_tokens, self._step
         title = headline(step) if step else f"prompt of {tokens} tokens" if tokens else "before the prompt"
-        rows = [Text(f"── {title} ".ljust(width - 1, "─"), "dim"), *(_step_rows(step, width) if step else ())]
+        rows = _step_rows(step, width) if step else []
+        if (more := len(rows) - max(height - _OTHER_ROWS, 2)) > 0:
+            first = (len(rows) - more) // 2
+            rows[first : first + more + 1] = [Text(f"     … {more + 1} more", LABEL)]
+        rows.insert(0, Text(f"── {title} ".ljust(width - 1, "─"), "dim"))
         rows += [*self._figures(width), Text("space: next step   q: leave", LABEL)]
         for row in rows:
             row.truncate(width - 1, overflow="ellipsis")

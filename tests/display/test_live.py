@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from io import StringIO
 from unicodedata import normalize
@@ -79,7 +80,7 @@ class Terminal:
         self.console.file.seek(0)
         self.console.file.truncate()
         self.writes += bool(text)
-        self.stream.feed(text)
+        self.stream.feed(text.replace("\u200d", ""))  # pyte drops what follows a joiner
 
     def lines(self):
         history = ("".join(line[i].data for i in range(self.screen.columns)) for line in self.screen.history.top)
@@ -176,6 +177,16 @@ def test_what_scrolls_away_copies_as_it_was_written(monkeypatch, width, height):
     assert copied.startswith("short\n\n"), "and before the end"
 
 
+@pytest.mark.parametrize(
+    "emoji", ["\U0001f468\u200d\U0001f4bb", "\U0001f44d\U0001f3fd", "\U0001f1e9\U0001f1ea", "\u2764\ufe0f"]
+)
+@pytest.mark.parametrize("count", [40, 200])
+def test_emoji_that_the_terminal_does_not_join_leave_no_debris(monkeypatch, emoji, count):
+    words = [f"word{i} " if i % 4 else f"{emoji} " for i in range(count)]
+    shown = "".join(written(Terminal(monkeypatch), *words).text().split())
+    assert shown.replace("\ufe0f", "") == re.sub("[ \u200d\ufe0f]", "", "".join(words))
+
+
 def test_ctrl_z_leaves_the_screen_to_the_shell_and_fg_paints_anew(monkeypatch):
     terminal = Terminal(monkeypatch, width=30).show(step("first\n"), step("second"))
     with terminal.display.suspended():
@@ -198,6 +209,18 @@ def test_each_step_is_painted_once_and_never_while_the_shell_has_the_screen(monk
     for event in (Prefill("target", 4, 0.1, 0.1), step("a"), step("b")):
         display.show(event)
     assert held == [True] * 3
+
+
+def test_a_step_of_many_tokens_shows_its_ends_and_the_keys(monkeypatch):
+    console, texts = Terminal(monkeypatch, width=80).console, [f"token{i}" for i in range(40)]
+    tokens = tuple(Token(i, text, "accepted") for i, text in enumerate(texts))
+    tokens += (Token(99, "mended", "correction"),)
+    many = Step(1, tokens, (*range(44),), 40, ("lost",) * 4, "", 0.1, 0.2, 0.0, 1.0)
+    display = StepDisplay(console, 128)
+    display.show(many)
+    rows = [text.plain for text in display._panel(80, console.height)]
+    assert len(rows) == console.height - 2 and rows[-1].startswith("space: ")
+    assert "token0" in rows[1] and "lost" in rows[-4] and "more" in " ".join(rows)
 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 100), (60, 21)])

@@ -50,6 +50,18 @@ def test_a_file_gets_the_text_as_it_is_and_a_terminal_does_not():
     assert plain([step, done], on=SafeStream) == "a␛[31mb\n␛[0m\n"
 
 
+def test_no_bar_is_drawn_over_a_line_that_has_begun(monkeypatch):
+    drawn = []
+    monkeypatch.setattr("specdec_cli.display.live.write_over", drawn.append)
+    monkeypatch.setattr("specdec_cli.display.terminal._SILENT_S", 0)
+    display = PlainDisplay(StringIO())
+    for text in ("", "begun", "\n"):
+        display.show(Step(0, (Token(1, text, "plain"),), (), 0, (), "", 0, 0, 0, 0))
+        display.reading("for the draft model", 1, 2)
+        display.reading("for the draft model", 2, 2)
+    assert len(drawn) == 4
+
+
 def fixed_report():
     report = Metrics.of(scripted_events())
     report.prefill_s, report.ttft_s, report.draft_prefill_s, report.total_s = 0.125, 0.13, 0.02, 1.13
@@ -151,6 +163,12 @@ def test_where_nothing_was_drafted_the_report_says_why_and_claims_nothing():
     metrics.notes = ("CPU busy: using 1 thread (-t sets it)",)
     text = shown(metrics, settings=replace(SETTINGS, temperature=0.8, seed=7), undrafted=why)
     assert metrics.notes[0] in " ".join(text.split()) and "seed" in text
+
+
+def test_a_slow_model_takes_seconds_a_token():
+    report = fixed_report()
+    report.total_s = 11.13
+    assert "0.7 tokens/s, 1.38 s a token" in shown(report, run_details)
 
 
 TIE = BaselineResult(4.0, False, Divergence(5, 4, 0.012, 0.03, "logits"), Interval(2.0, 1.75, 2.25, 6), differs_at=5)
