@@ -32,7 +32,7 @@ def batch(
     """
     import asyncio
 
-    from specdec_cli.display.parts import duration
+    from specdec_cli.display.parts import rough_duration
     from specdec_cli.server.batch_run import BatchRun
 
     if is_file(source) and is_file(output) and source.samefile(output):
@@ -47,7 +47,7 @@ def batch(
 
             def report() -> None:
                 done, left = work.done - work.done_before, work.total - work.done
-                rest = f", {duration((monotonic() - started) / done * left)} left" if done and left else ""
+                rest = f", {rough_duration((monotonic() - started) / done * left)} left" if done and left else ""
                 say(f"{work.done:,} of {work.total:,} answers{rest}")
 
             ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))

@@ -66,7 +66,7 @@ def serve(
     with listen(host, port) as listening, open_slots(given, parallel, queue) as answering:
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
-        slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
+        slots = f"{parallel} slot{'s' * (parallel != 1)} of {answering.scheduler.n_ctx:,} tokens"
         what = f"{answering.names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, uncut=True)
         if api_key is None and host not in LOOPBACK:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.parts import rough_duration
+from specdec_cli.display.parts import duration, rough_duration
 from specdec_cli.display.tables import lines_table, note_lines, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint, status_line
 from specdec_cli.make_drafts.draft_copy import CopyProgress
@@ -189,5 +189,5 @@ def _costs(drafts: Sequence[DraftFigures]) -> Table:
             for each in draft.expected
         ]
         share = f"{draft.drafted_s / draft.target_s:.0%}"
-        table.add_row(draft.draft, f"{draft.drafted_s * 1000:.3g} ms", share, *speeds)
+        table.add_row(draft.draft, duration(draft.drafted_s), share, *speeds)
     return table

@@ -25,11 +25,11 @@ _REFRESH_S = 0.2
 
 
 def answer(result: GenerationResult) -> str:
-    """The text with each token in its colour, and a line of figures."""
+    """The text with each token in its colour, and a line of figures. Browsers drop a line break right after <pre>."""
     steps = [token for step in result.metrics.history for token in step.tokens]
     tail = result.text[sum(len(token.text) for token in steps) :]
     tokens = [*map(_token, steps), escape(tail)]
-    cell = Markup('<div><pre style="white-space: pre-wrap">{}</pre><small>{}</small></div>')
+    cell = Markup('<div><pre style="white-space: pre-wrap">\n{}</pre><small>{}</small></div>')
     return str(cell.format(Markup("").join(tokens), _figures(result)))
 
 
@@ -44,7 +44,7 @@ def _token(token: Token) -> Markup:
 def _figures(result: GenerationResult) -> str:
     metrics = result.metrics
     parts = [str(result.error)] if result.error else []
-    parts += [f"{metrics.emitted} tokens"]
+    parts += [f"{metrics.emitted} token{'s' * (metrics.emitted != 1)}"]
     parts += [f"{metrics.tokens_per_s:.1f} tokens/s"] if metrics.tokens_per_s else []
     if metrics.drafted and metrics.acceptance_rate is not None:
         parts.append(f"{metrics.acceptance_rate:.0%} of draft tokens accepted")

@@ -18,8 +18,8 @@ STYLES: dict[Origin, Style] = {
     "plain": Style(),
     "forced": Style(italic=True),
 }
-"""Each style differs without its colour, too: corrections are bold, bonus tokens underlined, forced tokens italic, and
-rejected ones struck out.
+"""Without colours, accepted tokens look like plain ones. Corrections are bold then, bonus tokens underlined, forced
+tokens italic, and rejected ones struck out.
 """
 
 _DIM = Style(dim=True)

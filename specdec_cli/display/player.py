@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from html import unescape
 from io import StringIO
 
 from markupsafe import Markup
 from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.cells import cell_len
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 from rich.theme import Theme
@@ -26,6 +28,9 @@ from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
+_TEXT_LENGTH = re.compile(r'textLength="[^"]*"([^>]*)>([^<]*)<')
+_CELL_WIDTH = 12.2
+"""Rich's, in the picture."""
 _TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span", "forced": "em"}
 
 
@@ -127,7 +132,13 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
         console.print()
     for part in (run_report, run_details):
         console.print(part(run))
-    return console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
+    svg = console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
+    return _TEXT_LENGTH.sub(_with_its_cells, svg)
+
+
+def _with_its_cells(text: re.Match[str]) -> str:
+    """A text of the picture, as wide as its cells; Rich counts characters, and so squeezes wide ones."""
+    return f'textLength="{cell_len(unescape(text[2])) * _CELL_WIDTH:.1f}"{text[1]}>{text[2]}<'
 
 
 def _report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:

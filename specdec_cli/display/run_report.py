@@ -132,9 +132,10 @@ def run_details(run: RunRecord) -> RenderableType:
     if metrics.forced:
         lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
     if metrics.steps:
-        lines["steps"] = f"{metrics.steps} forward passes of the target, {metrics.tokens_per_step:.2f} tokens/step"
+        passes = f"{metrics.steps} forward pass{'es' * (metrics.steps != 1)}"
+        lines["steps"] = f"{passes} of the target, {metrics.tokens_per_step:.2f} tokens/step"
     if metrics.tokens_per_s:
-        lines["speed"] = f"{metrics.tokens_per_s:,.1f} tokens/s, {metrics.tpot_ms:.3g} ms a token"
+        lines["speed"] = f"{metrics.tokens_per_s:,.1f} tokens/s, {duration(1 / metrics.tokens_per_s)} a token"
     lines["times"] = _times(run)
     if metrics.decode_s:
         parts = (metrics.draft_s, metrics.verify_s, metrics.sample_s, metrics.overhead_s)

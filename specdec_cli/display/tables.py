@@ -119,7 +119,7 @@ class FittingTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]
-        first, prose = min(widths[0], self.first), self.columns if self.folds else self.prose
+        first, prose = min(widths[0], self.first, options.max_width), self.columns if self.folds else self.prose
         shown, room = 1, options.max_width - first
         for name, width in zip(self.columns[1:], widths[1:], strict=True):
             room -= self.gap + (min(width, _LEAST) if name in prose else width)

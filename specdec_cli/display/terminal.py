@@ -80,6 +80,14 @@ def can_paint(out: IO[str]) -> bool:
     return not detect_legacy_windows()  # an old Windows console prints control codes as characters
 
 
+def _has_size(out: IO[str]) -> bool:
+    """Whether a stream is a terminal that knows its size."""
+    try:
+        return os.get_terminal_size(out.fileno()).columns > 0
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
 class SafeConsole(Console):
     """A console that makes every text safe and takes none for markup.
 
@@ -89,7 +97,10 @@ class SafeConsole(Console):
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         out = raw(sys.stderr if stderr else sys.stdout)
-        super().__init__(**{"file": out, "highlight": False, "markup": False, "emoji": False, **options})
+        usual = {"file": out, "highlight": False, "markup": False, "emoji": False}
+        if _has_size(out):  # COLUMNS may be that of another terminal, or of before this one was resized
+            usual["_environ"] = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        super().__init__(**{**usual, **options})
         self._width = self._width or None  # COLUMNS=0 sets none; Rich would print nothing
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.display.parts import bar
+from specdec_cli.display.parts import bar, duration
 from specdec_cli.display.tables import note_lines, plain_table
 from specdec_cli.engine.generation import conditions
 from specdec_cli.measure.simulate import Prediction
@@ -45,11 +45,11 @@ def _measurement(result: MeasuredTuning) -> list[str]:
     lines = [f"on {result.machine}"]
     for role, threads in (("target", result.threads), ("draft", result.threads_draft)):
         tried = result.threads_tried.get(role, {})
-        laps = ", ".join(f"{seconds * 1000:.3g} ms with {number}" for number, seconds in tried.items())
+        laps = ", ".join(f"{duration(seconds)} with {number}" for number, seconds in tried.items())
         choice = f" (a token takes {laps})" if len(tried) > 1 else ""
         lines.append(f"{role}: {threads} thread{'s' if threads > 1 else ''}{choice}")
     if placement := result.placement_tried:
-        laps = ", ".join(f"{seconds * 1000:.3g} ms on the {where}" for where, seconds in placement.items())
+        laps = ", ".join(f"{duration(seconds)} on the {where}" for where, seconds in placement.items())
         lines.append(f"draft on the {min(placement, key=lambda where: placement[where])} (a token takes {laps})")
     if filled := result.filled:
         curves = (("target", result.costs.verify), ("draft", result.costs.draft))
@@ -63,8 +63,8 @@ def _curve(costs: Costs) -> Table:
     points = costs.verify.points
     one, most = points[1], max(points.values())
     for n, seconds in points.items():
-        table.add_row(str(n), f"{seconds * 1000:.3g} ms", bar(seconds / most, _BAR), f"{seconds / one:.2f}x")
-    table.add_row("draft: 1", f"{costs.draft(1) * 1000:.3g} ms", "", f"{costs.draft(1) / one:.2f}x")
+        table.add_row(str(n), duration(seconds), bar(seconds / most, _BAR), f"{seconds / one:.2f}x")
+    table.add_row("draft: 1", duration(costs.draft(1)), "", f"{costs.draft(1) / one:.2f}x")
     return table
 
 

@@ -8,7 +8,7 @@ import pytest
 from recorded import events, step
 
 from specdec_cli.decoding.types import Done, Token
-from specdec_cli.display.player import html
+from specdec_cli.display.player import html, svg
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
 SETTINGS = RecordedSettings(target="big.gguf", draft="small.gguf", draft_tokens=3, temperature=0.8)
@@ -52,6 +52,11 @@ def test_the_page_names_no_other_place():
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page).group(1)
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy
     assert not re.search(r"https?:|//\w|url\(|@import|\ssrc=|\shref=| on\w+=| style=", page.replace("// ", ""))
+
+
+def test_wide_characters_keep_their_width_in_a_picture():
+    picture = svg(SETTINGS, [step(0, 0.1, Token(1, "\u6570\u5b57", "plain")), events()[-1]])
+    assert re.search(r'textLength="(\S+)"[^>]*>\u6570\u5b57!<', picture).group(1) == "61.0"
 
 
 def written(tab, what="i, b, u, #answer > span > span"):

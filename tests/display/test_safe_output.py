@@ -1,6 +1,7 @@
 """Whatever a text holds, no more than signs comes out: of the streams, and of Rich's console."""
 
 import io
+import os
 import sys
 
 import pytest
@@ -66,6 +67,18 @@ def test_a_status_line_is_one_line(monkeypatch):
         say(HOSTILE)
     codes, shown = screen.getvalue().count("\r\x1b[K"), screen.getvalue().replace("\r\x1b[K", "")
     assert codes == 3 and not obeyed(shown.replace("\r", "\x1b")) and "\n" not in shown and "loading a b" in shown
+
+
+def test_a_terminal_is_as_wide_as_it_says_and_not_as_COLUMNS_says(monkeypatch):
+    class Screen(io.StringIO):
+        def fileno(self):
+            return 1
+
+    monkeypatch.setenv("COLUMNS", "100")
+    assert SafeConsole(file=io.StringIO()).width == 100
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((60, 20)))
+    monkeypatch.setattr(sys, "stdout", Screen())
+    assert SafeConsole().size == (60, 20)
 
 
 def test_a_width_of_0_hides_nothing():

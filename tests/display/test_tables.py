@@ -171,6 +171,13 @@ def test_on_forty_columns_what_matters_is_whole():
     assert all(part in text for part in ("5.0%", "14.2%", "identical", "compatible"))
 
 
+def test_a_name_is_whole_on_any_width():
+    pairs = [replace(PAIRS[0], name="mistral-small-3.1-24b")]
+    for width in (8, 12, 20):
+        lines = shown(tables.list_table(pairs), width).splitlines()
+        assert "".join(line.split()[0] for line in lines if line.strip()).endswith("mistral-small-3.1-24b")
+
+
 def test_a_list_has_no_empty_column():
     unmeasured = [replace(pair, speed=None, here="no") for pair in PAIRS]
     assert shown(tables.list_table(unmeasured)).split("\n")[0].split() == ["name", "needs", "size", "models"]
