@@ -71,9 +71,9 @@ class Slots:
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
         interrupts = [session.interrupt for session in self.sessions]
         with nullcontext() if is_target else weights.optional(loaded.role):
-            rows, free = most_rows(rows if is_target else REVIEWED, len(interrupts)), host.available_memory()
+            rows, free = most_rows(rows, len(interrupts)) if is_target else REVIEWED, host.available_memory()
             memory.require(loaded.header, held * len(interrupts), free, loaded.offloaded, rows, len(interrupts))
-            return SharedContext(loaded.model, held, rows, loaded.threads, self.interrupt, interrupts)
+            return SharedContext(loaded.model, held, rows, loaded.threads, self.interrupt, interrupts, is_target)
         return None
 
     def _forget(self) -> None:

@@ -27,6 +27,10 @@ can't be aborted."""
 CPU_PIECE = 128
 """Tokens of a long text that a CPU reads at once. It takes 2 to 3 % longer than one pass, but shows progress."""
 
+_CELLS = 256
+"""llama.cpp rounds a cache up to a multiple of this. It computes in ubatches of no more tokens than it was asked for,
+and where a recurrent state has snapshots, a ubatch of ten or fewer would abort the process."""
+
 _NEVER = -1e30
 """The logit of tokens that are never to be written: finite, so that differences of logits are, too."""
 
@@ -144,7 +148,8 @@ class Passes:
 
     n_ctx: tokens of the cache, over all texts. max_rows: rows of logits that a text may get from a pass. branches: of a
     tree at the end of the text. texts: how many share the cache; if several, none has a tree. head: its kind, for a
-    head. Raises SpecdecError if the cache doesn't fit in memory.
+    head. snapshots: take those of a recurrent state if the rows are few enough; a draft model, which reads token by
+    token, goes back to checkpoints. Raises SpecdecError if the cache doesn't fit in memory.
     """
 
     def __init__(
@@ -157,6 +162,7 @@ class Passes:
         branches: int = 1,
         texts: int = 1,
         head: HeadKind | None = None,
+        snapshots: bool = True,
     ) -> None:
         self.model, self.max_rows, self.branches, self.texts = model, max_rows, branches, texts
         self.all_rows = texts * max_rows
@@ -168,10 +174,10 @@ class Passes:
         self.call, self._free = model.call, model.free
         self._patience = PassPatience(model.n_bytes)
         self.interrupt = interrupt
-        self.handle = self._opened(n_ctx, max(branches, texts), head)
+        self.handle = self._opened(n_ctx, max(branches, texts), head, snapshots)
         self._turn, self._offloaded = computing.turn(model.offloaded), model.offloaded
         self.set_threads(threads)
-        self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
+        self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))
         self.batch = Batch(N_BATCH, self.n_ctx, max(branches, texts), head.width if head else 0)
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, including waiting for the device."""
@@ -183,11 +189,11 @@ class Passes:
         self._address = 0
         self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
 
-    def _opened(self, n_ctx: int, sequences: int, head: HeadKind | None) -> Any:
+    def _opened(self, n_ctx: int, sequences: int, head: HeadKind | None, snapshots: bool) -> Any:
         """llama.cpp's own context."""
         model = self.model
         params = lib.llama_context_default_params()
-        params.n_ctx = n_ctx
+        params.n_ctx = -(-n_ctx // _CELLS) * _CELLS
         params.n_batch = params.n_ubatch = N_BATCH
         params.n_outputs_max_per_seq, params.n_outputs_max = self.max_rows, self.all_rows
         params.n_seq_max, params.kv_unified = sequences, sequences > 1
@@ -195,7 +201,7 @@ class Passes:
         if head is not None:
             params.ctx_other = head.target
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type
-        elif not model.rewinds and self.max_rows - 1 <= MAX_SNAPSHOTS:
+        elif snapshots and not model.rewinds and self.max_rows - 1 <= MAX_SNAPSHOTS:
             params.n_rs_seq = self.max_rows - 1
         params.abort_callback = lib.ggml_abort_callback(POLL)
         params.abort_callback_data = self.interrupt.address
@@ -248,6 +254,7 @@ class Passes:
         self._patience.saw(batch.n_tokens, seconds)
         self.decode_s += seconds
         if code == 2 or (code and self.interrupt.is_set()):
+            library.recent_errors.clear()  # an ended pass logs errors, which a later failure would show
             raise Interrupted
         if code:
             reason = library.last_error() or f"code {code}"

@@ -28,6 +28,7 @@ class SharedContext:
     """`texts` of up to n_ctx tokens each that share passes; other arguments as in `LlamaContext.open`.
 
     interrupt: ends the passes of all texts. interrupts: one for each text, which ends the reading of that one only.
+    snapshots: as for `Passes`.
     """
 
     def __init__(
@@ -38,10 +39,11 @@ class SharedContext:
         threads: int,
         interrupt: Interrupt,
         interrupts: Sequence[Interrupt],
+        snapshots: bool = True,
     ) -> None:
         self.n_ctx, count = n_ctx, len(interrupts)
         max_rows = most_rows(max_rows, count)
-        self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count)
+        self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count, snapshots=snapshots)
         # A pass has room for this many tokens of prompts, whatever the other texts need.
         self.passes.most_read = self.most_read = min(N_BATCH - count * max_rows, self.passes.most_read)
         self.most_mixed = N_BATCH if model.on_gpu or model.remote else _CPU_MIXED

@@ -279,6 +279,25 @@ def test_a_loaded_state_does_not_go_back_by_the_snapshots_of_another_text(open_c
     assert same(context.decode(text[context_kept:])[0], fresh(alone, text))
 
 
+@pytest.mark.parametrize("kind", ["lfm2", "qwen35"])
+def test_drafts_of_many_texts_go_back_to_checkpoints(load, open_context, kind):
+    """Their passes have few rows, as those of a target have, but a draft is read token by token."""
+    with closing(SharedContext(load(kind), 128, 4, 1, Interrupt(), [Interrupt()] * 2, snapshots=False)) as shared:
+        text = saved(shared.texts[1])
+        for token in (1, 2, 3):
+            text.decode((token,))
+        text.end_draft(len(PROMPT) + 1)
+        assert same(text.decode((9,))[0], fresh(open_context(kind), PROMPT, (1, 9)))
+
+
+@pytest.mark.parametrize("n_ctx", [2, 9])
+def test_a_context_of_fewer_tokens_than_snapshots(open_context, n_ctx):
+    """llama.cpp would abort the process."""
+    context, alone = open_context("lfm2", 9, n_ctx=n_ctx), open_context("lfm2")
+    assert context.n_ctx == n_ctx
+    assert same(context.decode((1, 2))[0], fresh(alone, (1, 2)))
+
+
 @pytest.mark.parametrize("kind", ["llama", "olmo2-window", "lfm2-window"])
 def test_a_text_reuses_only_what_other_texts_have_left_of_it(load, open_context, kind):
     """llama.cpp overwrites cells outside a text's sliding window where other texts need room."""

@@ -51,6 +51,15 @@ def test_a_deadly_file_is_an_error_and_is_known_from_then_on(deadly, children):
     assert [child.returncode for child in children] == [-signal.SIGABRT]
 
 
+def test_a_trial_has_time_for_the_slowest_weights(monkeypatch, tmp_path):
+    """7 billion weights of IQ1_S take a core of an EPYC 12 s for the trial's tokens."""
+    asked = []
+    monkeypatch.setattr(trials, "Child", lambda arguments, wait_s, environment: asked.append((arguments, wait_s)))
+    trials.begin_load(tmp_path / "m.gguf", 1_400_000_000)
+    ((arguments, wait_s),) = asked
+    assert int(arguments[2]) > 4 * 12 and wait_s > 4 * 12
+
+
 def test_a_file_is_tried_once_until_it_or_llama_cpp_changes(tmp_path, children, monkeypatch):
     path = tiny.write(tmp_path / "m.gguf", "llama")
     load(path)
