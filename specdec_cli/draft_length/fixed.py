@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Candidate, LengthPolicy, Step
 from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration
 
@@ -16,13 +15,6 @@ class FixedLength(LengthPolicy):
     """
 
     def __init__(self, tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> None:
-        if tokens < 1:
-            raise UsageError(
-                f"the number of draft tokens cannot be {tokens}",
-                "Give -k 1 or more, or auto; to run the target alone, use --drafter none.",
-            )
-        if not 0 <= min_p < 1:
-            raise UsageError(f"draft-min-p cannot be {min_p}", "Give a number in [0, 1); 0 is off.")
         self.uses_confidence = min_p > 0
         self._tokens, self._min_p, self._whole = tokens, min_p, whole
         self._siblings = SiblingCalibration(Calibration.prior(greedy), greedy)

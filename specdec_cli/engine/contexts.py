@@ -118,11 +118,6 @@ class Contexts:
         return self.target.opened, self.draft.context
 
     @property
-    def threads(self) -> tuple[int, int]:
-        """CPU threads of the target and the draft model; without one, the target's twice."""
-        return self.target.threads, (self.draft or self.target).threads
-
-    @property
     def drafts(self) -> bool:
         """Whether there is a draft model with a context."""
         return self.draft is not None and self.draft.context is not None

@@ -66,26 +66,23 @@ class LlamaTarget:
         return self._context.decode(tokens, all_rows=True, unread=len(unread))
 
     def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:
-        self._keep(verdict)
-        self._again += tuple(unread)
-
-    def _keep(self, verdict: Verdict) -> None:
         if self._tree is None:
             self._context.end_draft(self._verified + verdict.accepted)
-            return
-        draft, order = self._tree
-        steps = enumerate(zip(verdict.path, order, strict=False))
-        in_order = next((i for i, (node, other) in steps if node != other), len(verdict.path))
-        first, rest = len(self._again) + 1, verdict.path[in_order:]
-        self._context.keep(range(first + in_order), [first + order.index(node) for node in rest])
-        self._again = tuple(draft.tokens[node] for node in rest)
+        else:
+            draft, order = self._tree
+            steps = enumerate(zip(verdict.path, order, strict=False))
+            in_order = next((i for i, (node, other) in steps if node != other), len(verdict.path))
+            first, rest = len(self._again) + 1, verdict.path[in_order:]
+            self._context.keep(range(first + in_order), [first + order.index(node) for node in rest])
+            self._again = tuple(draft.tokens[node] for node in rest)
+        self._again += tuple(unread)
 
     def _grow(self, pending: int, draft: Draft) -> Rows:
         """Verify a tree, its likeliest branch first, after reading the tokens that the cache lacks."""
         order = _depth_first(draft)
         first = len(self._again)  # the index of the pending token in the pass
         index = {-1: first, **{node: first + 1 + i for i, node in enumerate(order)}}
-        parents = draft.parents or range(-1, len(draft.tokens) - 1)
+        parents = draft.parents or ()
         tokens = (*self._again, pending, *(draft.tokens[node] for node in order))
         above = (*range(-1, first), *(index[parents[node]] for node in order))
         rows = self._context.grow(tokens, above, unread=first)

@@ -157,7 +157,8 @@ def tune(
         progress("recording which draft tokens are accepted")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
-        (threads, threads_draft), ctx = session.models.threads, session.models.target.opened.n_ctx
+        models, ctx = session.models.all, session.models.target.opened.n_ctx
+        threads, threads_draft = (own.threads for own in models[:2])
         place: dict[str, Any] = {
             "machine": library.machine(),
             "threads": threads,

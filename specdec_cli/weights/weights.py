@@ -174,10 +174,6 @@ class Weights:
         if text not in self.notes:
             self.notes.append(text)
 
-    @property
-    def all(self) -> list[LoadedModel]:
-        return [loaded for loaded in (self.target, self.draft, self.small) if loaded]
-
     @cached_property
     def translation(self) -> Translation | None:
         """Translates between the tokenizers of the pair; None if they are the same."""
@@ -214,7 +210,7 @@ class Weights:
                 self.load_s += perf_counter() - started
 
     def close(self) -> None:
-        for loaded in reversed(self.all):
+        for loaded in filter(None, (self.small, self.draft, self.target)):
             loaded.model.close()
 
 

@@ -14,14 +14,12 @@ from fakes import FakeTarget, Table, drafter_of, run, steps_of, tokens_of
 from timed import FLAT, STEEP, Timed, auto, scaled
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import LengthReason, Step, Token
 from specdec_cli.draft_length import auto as planning
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import BINS, Calibration, SiblingCalibration, outcomes
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.loss_budget import START, LossBudget
 from specdec_cli.draft_length.optimal_stopping import solve
 from specdec_cli.measure import hardware
@@ -238,11 +236,6 @@ BINNED = [("counts", [1.0]), ("counts", [math.inf] * BINS), ("accepted", [-16.0]
 def test_a_damaged_calibration_is_refused(name, value):
     with pytest.raises(ValueError, match=r"not a calibration|Expected"):
         msgspec.convert({**asdict(Calibration.prior(True)), name: value}, Calibration)
-
-
-def test_a_fixed_length_must_be_one():
-    with pytest.raises(UsageError, match="cannot be 0"):
-        FixedLength(0)
 
 
 # What is learned of a tree: of each token that was put to the test, and of no other
