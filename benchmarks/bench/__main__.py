@@ -28,7 +28,7 @@ import http_layer
 import results
 from cells import MODELS, SUITES, Cell, Model, cells, methods_of, size_of
 from load import LoadCell, load_cells, measure_load
-from measure import measure_cell
+from measure import ATTEMPTS, MOST_NOISE, measure_cell
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tools import N_CTX, Peers, forget_peak, free_port, task_of
@@ -119,14 +119,17 @@ class Run:
         self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
 
     def is_missing(self, cell: Cell | LoadCell) -> bool:
-        """Whether a cell isn't measured yet, or only quickly, or by another commit and anew is asked for."""
+        """Whether a cell isn't measured yet, or only quickly, or noisily and was stopped, or by another commit and anew
+        is asked for.
+        """
         found: results.CellFigures | results.LoadFigures | None
         if isinstance(cell, LoadCell):
             found = self.found.load.get(cell.key)
             less = found is not None and (found.requests, found.rounds) < (cell.requests, cell.rounds)
         else:
             found = self.found.cells.get(cell.key)
-            less = found is not None and found.quick and not self.options.quick
+            stopped = found is not None and found.noise > MOST_NOISE and found.attempts < ATTEMPTS
+            less = found is not None and (found.quick or stopped) and not self.options.quick
         return found is None or less or (self.options.again and found.commit != results.commit())
 
     def run(self) -> bool:
@@ -189,9 +192,9 @@ class Run:
                 prompts = suites.select(suites.load(cell.suite), limit=size.prompts)
                 with closing(engine.session()) as session:
                     tasks = [task_of(session, prompt.id, prompt.text, model.raw) for prompt in prompts]
-                    if figures := measure_cell(cell, methods, tasks, size, session, peers):
+                    for figures in measure_cell(cell, methods, tasks, size, session, peers):
                         self.found.cells[cell.key] = figures
-                results.save(self.path, self.found)
+                        results.save(self.path, self.found)
                 self.bar.advance(task)
         return True
 

@@ -68,13 +68,13 @@ def measure_cell(
     size: Size,
     session: Session,
     peers: Peers,
-) -> CellFigures | None:
-    """A cell's figures; None if all answers are too short for a speed."""
+) -> Iterator[CellFigures]:
+    """A cell's figures after each attempt, from the quietest so far; none if all answers are too short for a speed."""
     sampling = SamplingParams(temperature=cell.temperature, max_tokens=size.tokens, seed=1)
     _warm_up(methods, tasks[0], sampling, session)
-    best, attempts = None, 0
+    best = None
     for attempt in range(1, 2 if size.quick else ATTEMPTS + 1):
-        trials, attempts, begun = Trials(methods), attempt, -1
+        trials, begun = Trials(methods), -1
         for method, task, number in _in_turn(methods, tasks, size.rounds):
             if number != begun:
                 peers.forget()
@@ -86,14 +86,12 @@ def measure_cell(
                 answer = peers.answer(method, task, sampling, fresh)
             trials.answers[method.name, task.id, number] = answer
         best = trials if best is None or trials.noise < best.noise else best
+        found = {method.name: figures for method in methods if (figures := _figures(best, method, tasks, session))}
+        if ALONE in found:
+            about = (len(tasks), size.rounds, size.tokens, size.quick, round(best.noise, 3), attempt)
+            yield CellFigures(cell.model.name, cell.suite, cell.temperature, *about, commit(), today(), found)
         if trials.noise <= MOST_NOISE:
-            break
-    assert best is not None
-    found = {method.name: figures for method in methods if (figures := _figures(best, method, tasks, session))}
-    if ALONE not in found:
-        return None
-    about = (len(tasks), size.rounds, size.tokens, size.quick, round(best.noise, 3), attempts)
-    return CellFigures(cell.model.name, cell.suite, cell.temperature, *about, commit(), today(), found)
+            return
 
 
 def _warm_up(methods: Sequence[Method], task: Task, sampling: SamplingParams, session: Session) -> None:

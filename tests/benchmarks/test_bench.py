@@ -43,7 +43,8 @@ def measured(monkeypatch):
             "specdec",
             lambda session, method, task, sampling, fresh: tools.answer(method, task, sampling, fresh),
         )
-        return measure_cell(CELL, METHODS, tasks, Size(3, 1, 32, quick), SimpleNamespace(), tools)
+        run.attempts = [*measure_cell(CELL, METHODS, tasks, Size(3, 1, 32, quick), SimpleNamespace(), tools)]
+        return run.attempts[-1] if run.attempts else None
 
     return run
 
@@ -67,8 +68,10 @@ def test_a_noisy_cell_is_measured_again_at_most_three_times(measured):
 
     quiet = measured(Tools())
     assert (quiet.attempts, quiet.noise) == (1, 0.0)
-    noisy = measured(tools := Tools(jumping(2)))
     assert measured(Tools(jumping(2)), quick=True).attempts == 1
+    assert [each.attempts for each in measured.attempts] == [1], "each is given as soon as it is measured"
+    noisy = measured(tools := Tools(jumping(2)))
+    assert [each.attempts for each in measured.attempts] == [1, 2, 3]
     assert noisy.attempts == 3 and noisy.noise > measure.MOST_NOISE and tools.forgot == 3
     assert page.marked(noisy, "1.00x") == "1.00x\\*" and page.marked(quiet, "1.00x") == "1.00x"
 
