@@ -119,7 +119,11 @@ def train_draft(
         agreement=trained.best,
         before=before,
         after=after,
-        notes=(*prompts.notes, *notes, f"the texts are in {folder}: train longer with --minutes, or remove the folder"),
+        notes=(
+            *prompts.notes,
+            *notes,
+            f"the texts are in {folder}: to train longer, add --minutes and --force; otherwise, remove the folder",
+        ),
         seconds=perf_counter() - started,
         run=_command(recipe, options),
     )
@@ -164,12 +168,19 @@ class _Training:
     def _record(self) -> Path:
         return self.checkpoint.with_suffix(".json")
 
-    def _recorded(self) -> tuple[str, list[Any], dict[str, Any]]:
-        """The checkpoint's output file, what determined the training, and its plan."""
+    @property
+    def _asked(self) -> list[Any]:
+        """The output file, and the options that determine how it is trained."""
+        options = self.options
+        asked = [options.minutes, options.steps, options.window, options.lr, options.tokens, self.place.threads]
+        return [str(options.out.absolute()), *asked, repr(self.recipe)]
+
+    def _recorded(self) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """What the checkpoint's training was asked for, what it started from, and its plan."""
         if not self._record.exists():
-            return "", [], {}
-        (out, *asked), plan = msgspec.json.decode(self._record.read_bytes())
-        return out, asked, plan
+            return [], [], {}
+        asked, inputs, plan = msgspec.json.decode(self._record.read_bytes())
+        return asked, inputs, plan
 
     def prepare(self, other: Path | None = None) -> None:
         """Raise UsageError or SpecdecError if the target, the memory, the disk or the output file isn't suitable.
@@ -177,7 +188,7 @@ class _Training:
         other: the draft to compare with.
         """
         # After training has begun, its output file is the best draft so far and may be overwritten.
-        begun = self.checkpoint.exists() and self._recorded()[0] == str(self.options.out.absolute())
+        begun = self.checkpoint.exists() and self._recorded()[0] == self._asked
         drafts = filter(None, (other, self.recipe.draft if isinstance(self.recipe, DistilRecipe) else None))
         require_place(self.options.out, self.place.target, self.options.force or begun, drafts)
         row_bytes = 2 * self.place.width * len(self.recipe.layers(self.place))
@@ -254,18 +265,16 @@ class _Training:
         """The plan of the checkpoint if it's of the same options, recipe and texts; otherwise a new one."""
         from specdec_cli.make_drafts.training.trainer import TrainingPlan
 
-        options, before = self.options, self.recipe.before(self.place)
-        texts = hashlib.sha256(counts.tobytes()).hexdigest()
-        asked: list[Any] = [options.minutes, options.steps, options.window, options.lr, options.tokens]
-        asked += [self.place.threads, repr(self.recipe), before and _version(before), texts]
-        _, known, kept = self._recorded()
-        if known == asked:
+        before = self.recipe.before(self.place)
+        inputs = [before and _version(before), hashlib.sha256(counts.tobytes()).hexdigest()]
+        *known, kept = self._recorded()
+        if known == [self._asked, inputs]:
             plan = TrainingPlan(**kept)
         else:
+            require_place(self.options.out, self.place.target, self.options.force)  # if only the inputs are others
             plan = self._new_plan(windows, counts)
             self.checkpoint.unlink(missing_ok=True)
-        record = [str(options.out.absolute()), *asked], asdict(plan)
-        write_whole(self._record, msgspec.json.encode(record))
+        write_whole(self._record, msgspec.json.encode([self._asked, inputs, asdict(plan)]))
         return plan
 
     def _new_plan(self, windows: Windows, counts: Counts) -> TrainingPlan:

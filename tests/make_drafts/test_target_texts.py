@@ -216,7 +216,7 @@ def test_texts_that_are_recorded_need_no_more_room(training, monkeypatch):
     (rows / "000000.npz").write_bytes(bytes(100_000))
     training.prepare()
     training.checkpoint.touch()
-    training._record.write_bytes(json.encode([[str(training.options.out.absolute())], {}]))
+    training._record.write_bytes(json.encode([training._asked, [], {}]))
     disk.free = 10
     training.prepare()
 
@@ -227,6 +227,17 @@ def test_a_draft_that_is_still_needed_is_not_overwritten(training):
         training.prepare(training.options.out)
     with pytest.raises(UsageError, match="still needed"):
         replace(training, recipe=DistilRecipe(training.options.out)).prepare()
+
+
+def test_a_finished_draft_is_overwritten_only_if_that_is_forced_or_the_same_training_goes_on(training):
+    own = replace(training, options=replace(training.options, force=False))
+    own.place.folder.mkdir()
+    for path in (own.options.out, own.checkpoint):
+        path.touch()
+    own._record.write_bytes(json.encode([own._asked, [], {}]))
+    own.prepare()
+    with pytest.raises(UsageError, match="already exists"):
+        replace(own, options=replace(own.options, minutes=600.0)).prepare()
 
 
 def test_the_first_held_out_prompts_are_of_all_categories(session):

@@ -251,6 +251,9 @@ def test_a_file_is_overwritten_only_by_its_own_training(briefly, tmp_path):
     assert other.read_bytes() == b"precious"
     made = own.read_bytes()
     assert briefly(MedusaRecipe(heads=1), force=False)[1] == [] and own.read_bytes() == made
+    with pytest.raises(UsageError, match="already exists"):
+        briefly(MedusaRecipe(heads=1), force=False, lr=0.001)
+    assert own.read_bytes() == made
     (tmp_path / "work" / "medusa.pt").write_bytes(b"damaged")
     with pytest.raises(pickle.UnpicklingError):
         briefly(MedusaRecipe(heads=1), force=False)
