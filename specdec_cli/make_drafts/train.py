@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -162,7 +163,9 @@ class _Training:
 
     @property
     def checkpoint(self) -> Path:
-        return self.place.folder / f"{self.recipe.kind}.pt"
+        """The progress of this output file: others may share the folder."""
+        out = self.options.out.absolute()
+        return self.place.folder / f"{out.stem[:40]}-{hashlib.sha256(os.fsencode(out)).hexdigest()[:8]}.pt"
 
     @property
     def _record(self) -> Path:
@@ -170,10 +173,10 @@ class _Training:
 
     @property
     def _asked(self) -> list[Any]:
-        """The output file, and the options that determine how it is trained."""
+        """The options that determine the training."""
         options = self.options
         asked = [options.minutes, options.steps, options.window, options.lr, options.tokens, self.place.threads]
-        return [str(options.out.absolute()), *asked, repr(self.recipe)]
+        return [*asked, repr(self.recipe)]
 
     def _recorded(self) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """What the checkpoint's training was asked for, what it started from, and its plan."""

@@ -240,6 +240,13 @@ def test_a_finished_draft_is_overwritten_only_if_that_is_forced_or_the_same_trai
         replace(own, options=replace(own.options, minutes=600.0)).prepare()
 
 
+def test_drafts_of_one_kind_that_share_a_folder_have_their_own_progress(training, tmp_path):
+    (tmp_path / "other").mkdir()
+    outs = tmp_path / "out.gguf", tmp_path / "second.gguf", tmp_path / "other" / "out.gguf"
+    own = {replace(training, options=replace(training.options, out=out)).checkpoint for out in outs}
+    assert len(own) == 3 and all(path.parent == training.place.folder for path in own)
+
+
 def test_the_first_held_out_prompts_are_of_all_categories(session):
     of = [prompt.category for prompt in training_prompts(session, "python", None, 512, raw=False).held_out]
     assert len(set(of[: len(set(of))])) == len(set(of)) > 1

@@ -254,7 +254,7 @@ def test_a_file_is_overwritten_only_by_its_own_training(briefly, tmp_path):
     with pytest.raises(UsageError, match="already exists"):
         briefly(MedusaRecipe(heads=1), force=False, lr=0.001)
     assert own.read_bytes() == made
-    (tmp_path / "work" / "medusa.pt").write_bytes(b"damaged")
+    next((tmp_path / "work").glob("own-*.pt")).write_bytes(b"damaged")
     with pytest.raises(pickle.UnpicklingError):
         briefly(MedusaRecipe(heads=1), force=False)
     assert own.read_bytes() == made
