@@ -29,7 +29,8 @@ Counts = NDArray[np.int64]
 """How often each token occurs in the target's texts, (n_vocab,)."""
 
 TRAINING_BYTES, FIXED_BYTES = 16, 4
-"""Bytes of a trained weight (with its gradient and two running means), and of a fixed one."""
+"""Bytes of a trained weight (with its gradient and two running means; in a checkpoint, with the best so far instead of
+the gradient), and of a fixed one."""
 WINDOW = 256
 """Tokens of a text in a step of training."""
 _LEAST_WORDS = 64
@@ -173,8 +174,13 @@ class Recipe(ABC):
         return "-".join(["rows", *("output" if layer == OUTPUT else str(layer) for layer in self.layers(place))])
 
     @abstractmethod
+    def weights(self, place: TrainingPlace) -> tuple[int, int]:
+        """About how many weights are trained, and how many others are in memory."""
+
     def needed_bytes(self, place: TrainingPlace) -> int:
         """Bytes of memory for the weights and their training."""
+        trained, fixed = self.weights(place)
+        return TRAINING_BYTES * trained + FIXED_BYTES * fixed
 
     @abstractmethod
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
@@ -208,8 +214,9 @@ class DistilRecipe(Recipe):
         shape_of(self._header)
         return ()
 
-    def needed_bytes(self, place: TrainingPlace) -> int:
-        return (FIXED_BYTES if self._lora else TRAINING_BYTES) * self._header.n_params
+    def weights(self, place: TrainingPlace) -> tuple[int, int]:
+        count = self._header.n_params
+        return (count // 50, count) if self._lora else (count, 0)
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.decoder import shape_of
@@ -247,9 +254,9 @@ class ScratchRecipe(Recipe):
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
         return ()
 
-    def needed_bytes(self, place: TrainingPlace) -> int:
+    def weights(self, place: TrainingPlace) -> tuple[int, int]:
         width = self._width(place)
-        return TRAINING_BYTES * (2 * place.n_words(self.words) * width + self.depth * 12 * width * width)
+        return 2 * place.n_words(self.words) * width + self.depth * 12 * width * width, 0
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.draft_decoder import NewDraftStudent
@@ -283,11 +290,11 @@ class Eagle3Recipe(Recipe):
             )
         return 2, max(count // 2, 3), count - 1
 
-    def needed_bytes(self, place: TrainingPlace) -> int:
+    def weights(self, place: TrainingPlace) -> tuple[int, int]:
         width = self._width(place)
         own = place.n_words(self.words) * width + 3 * width * place.width + 17 * width * width
-        read = place.n_vocab * width * (FIXED_BYTES if width == place.width else TRAINING_BYTES)
-        return TRAINING_BYTES * own + read
+        read = place.n_vocab * width
+        return (own, read) if width == place.width else (own + read, 0)
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.heads import Eagle3Student
@@ -318,8 +325,8 @@ class MedusaRecipe(Recipe):
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
         return (OUTPUT,)
 
-    def needed_bytes(self, place: TrainingPlace) -> int:
-        return self.heads * TRAINING_BYTES * place.width * (place.width + place.n_words(self.words))
+    def weights(self, place: TrainingPlace) -> tuple[int, int]:
+        return self.heads * place.width * (place.width + place.n_words(self.words)), 0
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.heads import MedusaStudent
@@ -354,8 +361,8 @@ class ExitRecipe(Recipe):
                 raise SpecdecError(what, "Train a draft model for it: specdec draft distill.")
         return (OUTPUT,)
 
-    def needed_bytes(self, place: TrainingPlace) -> int:
-        return 3 * FIXED_BYTES * place.n_vocab * place.width + TRAINING_BYTES * place.width**2
+    def weights(self, place: TrainingPlace) -> tuple[int, int]:
+        return place.width**2, 3 * place.n_vocab * place.width
 
     def before(self, place: TrainingPlace) -> Path | None:
         return self.source(place)

@@ -31,6 +31,7 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.make_drafts.draft_copy import find_target, remembered, require_place, require_room, use_command
 from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
 from specdec_cli.make_drafts.recipe import (
+    TRAINING_BYTES,
     Counts,
     DistilRecipe,
     Recipe,
@@ -51,7 +52,7 @@ from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs.sources import read_local
 from specdec_cli.settings.config import Settings
-from specdec_cli.user_files import format_bytes, write_whole
+from specdec_cli.user_files import format_bytes, remove_abandoned, write_whole
 from specdec_cli.weights.model_loading import load_model, require_heads
 
 if TYPE_CHECKING:
@@ -202,10 +203,13 @@ class _Training:
                 "Train something smaller: fewer --words, a smaller --width, or another kind of draft.",
             )
         self.place.folder.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(self.place.folder, "specdec-*.tmp")
         texts = self.place.folder.glob(f"*/{self.recipe.rows_name(self.place)}/*.npz")
         recorded = sum(text.stat().st_size for text in texts)
         needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
-        needed = 0 if begun else needed - recorded  # training begins with the last of them
+        needed = 0 if begun else max(0, needed - recorded)  # training begins with the last of them
+        # A checkpoint is replaced by the next only when that is complete.
+        needed += (1 if begun else 2) * TRAINING_BYTES * self.recipe.weights(self.place)[0]
         require_room(self.place.folder, needed, "Free some space, use another --work folder, or fewer --tokens.")
         if self.recipe.use not in ("model", "self"):
             self._require_rows()

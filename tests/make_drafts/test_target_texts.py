@@ -1,5 +1,6 @@
 """What a target says and computes, kept to learn from; without PyTorch."""
 
+import os
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -207,9 +208,10 @@ def training(tmp_path):
 
 
 def test_texts_that_are_recorded_need_no_more_room(training, monkeypatch):
-    disk = SimpleNamespace(free=700_000)
+    checkpoint = 16 * (2 * 4096 * 128 + 2 * 12 * 128**2)
+    disk = SimpleNamespace(free=2 * checkpoint + 700_000)  # 768 kB of texts
     monkeypatch.setattr("shutil.disk_usage", lambda _: disk)
-    with pytest.raises(SpecdecError, match=r"768\.0 kB are needed"):
+    with pytest.raises(SpecdecError, match=r"46\.9 MB are needed"):
         training.prepare()
     rows = training.place.answers / "rows"
     rows.mkdir(parents=True)
@@ -217,8 +219,11 @@ def test_texts_that_are_recorded_need_no_more_room(training, monkeypatch):
     training.prepare()
     training.checkpoint.touch()
     training._record.write_bytes(json.encode([training._asked, [], {}]))
-    disk.free = 10
+    disk.free = checkpoint
     training.prepare()
+    disk.free -= 1
+    with pytest.raises(SpecdecError, match="are needed"):
+        training.prepare()
 
 
 def test_a_draft_that_is_still_needed_is_not_overwritten(training):
@@ -245,6 +250,15 @@ def test_drafts_of_one_kind_that_share_a_folder_have_their_own_progress(training
     outs = tmp_path / "out.gguf", tmp_path / "second.gguf", tmp_path / "other" / "out.gguf"
     own = {replace(training, options=replace(training.options, out=out)).checkpoint for out in outs}
     assert len(own) == 3 and all(path.parent == training.place.folder for path in own)
+
+
+def test_what_a_kill_left_in_the_folder_is_removed(training):
+    training.place.folder.mkdir()
+    left = training.place.folder / "specdec-0123456789abcdef.tmp"
+    left.touch()
+    os.utime(left, (0, 0))
+    training.prepare()
+    assert not left.exists()
 
 
 def test_the_first_held_out_prompts_are_of_all_categories(session):

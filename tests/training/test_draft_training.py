@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny
 from driver import DRAFT, TARGET, call, specdec, start
+from full_disk import full_disk
 
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.decoding.errors import Interrupted, UsageError
@@ -345,3 +346,20 @@ def test_a_draft_too_large_for_the_gpu_is_trained_on_the_processor(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 1000))
     trainer._place(SimpleNamespace(model=model))
     assert model.weight.device.type == "cpu"
+
+
+def test_on_a_full_disk_training_ends_in_two_lines_and_keeps_the_best(tmp_path):
+    import torch
+
+    from specdec_cli.make_drafts.training import trainer
+
+    model, agreements = torch.nn.Linear(4, 4), iter([[1.0], [0.0]])
+    best = model.weight.detach().clone()
+    student = SimpleNamespace(
+        model=model, loss=lambda batch: model(batch).square().mean(), agreement=lambda _: next(agreements)
+    )
+    texts = SimpleNamespace(random=lambda *_: torch.ones(2, 4), first=lambda _: torch.ones(2, 4))
+    run = trainer.TrainingRun(student, trainer.TrainingPlan(1, 0.1, 1), tmp_path / "run.pt")
+    with full_disk(0), pytest.raises(SpecdecError, match=r"cannot write .*run\.pt"):
+        trainer.train(run, texts, texts, lambda: False, lambda _: None)
+    assert torch.equal(model.weight, best) and not list(tmp_path.iterdir())

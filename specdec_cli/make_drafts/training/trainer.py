@@ -89,9 +89,11 @@ def train(
                 kept = monotonic()
             report(run.progress((monotonic() - started) / (run.step - first)))
     finally:
-        if run.step > first:
-            run.save()
-        run.take_best()
+        try:
+            if run.step > first:
+                run.save()
+        finally:
+            run.take_best()
     return run.progress(0.0)
 
 
@@ -142,8 +144,12 @@ class TrainingRun:
             "best": (self._best, self._weights),
             "latest": (self.step, self.loss),
         }
-        with replacing(self._checkpoint) as file:
-            torch.save(state, file)
+        try:
+            with replacing(self._checkpoint) as file:
+                torch.save(state, file)
+        except (OSError, RuntimeError) as error:  # if the disk is full, torch raises the latter
+            why = error.strerror if isinstance(error, OSError) else "the disk may be full"
+            raise SpecdecError(f"cannot write {self._checkpoint}: {why}", "Free some space, or use --work.") from None
         self.save_s = monotonic() - before
 
     def _load(self) -> None:
