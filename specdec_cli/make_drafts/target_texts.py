@@ -35,6 +35,8 @@ _PIECE = 64
 """Tokens per pass, each with a row of logits: a fixed number, because passes of other sizes round differently."""
 LIKELIEST = 64
 """How many of the target's most likely tokens are kept for each position."""
+_UNKNOWN = 2
+"""A token's type, as in llama.cpp."""
 CONVERSATIONS = "conversations"
 """As a name of prompts: all saved conversations."""
 
@@ -131,7 +133,10 @@ def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput
 def _usable(
     session: Session, prompts: Iterable[tuple[Prompt, PromptInput]], longest: int, raw: bool
 ) -> tuple[dict[Prompt, list[int]], tuple[str, ...]]:
-    unknown = Vocabulary(session.pair.target).field("unknown_token_id")
+    ids = (session.pair.target.scalar(f"tokenizer.ggml.{name}_token_id") for name in ("unknown", "bos", "eos", "eot"))
+    unknown, *usual = ids
+    if unknown in usual and _UNKNOWN not in Vocabulary(session.pair.target).types[unknown:][:1]:
+        unknown = None  # ordinary texts have it, as in Granite 3
     usable: dict[Prompt, list[int]] = {}
     long = foreign = 0
     for prompt, given in prompts:

@@ -163,6 +163,13 @@ def test_prompts_that_the_tokenizer_cannot_write_are_left_out(session, tmp_path,
         training_prompts(session, str(own), None, 512, raw=False)
 
 
+def test_an_unknown_token_that_also_ends_texts_is_in_every_prompt(session, monkeypatch):
+    ends = session.pair.target.metadata["tokenizer.ggml.eos_token_id"]
+    assert ends in session.tokenize("import")
+    monkeypatch.setitem(session.pair.target.metadata, "tokenizer.ggml.unknown_token_id", ends)
+    assert not training_prompts(session, "python", None, 512, raw=False).notes
+
+
 def test_on_a_full_disk_recordings_are_still_known(tmp_path):
     recorded = tmp_path / "answers", TARGET, {}, WANTED
     train._require_same(*recorded)
