@@ -164,6 +164,24 @@ def test_lora_changes_little_and_is_merged(folder):
         assert same == (name != "blk.0.attn_q.weight"), name
 
 
+def test_a_draft_with_less_padding_than_its_target_learns(folder):
+    import torch
+
+    from specdec_cli.make_drafts.training.decoder import shape_of
+    from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
+    from specdec_cli.make_drafts.training.windows import TextBatch
+
+    path = folder / "draft.gguf"
+    student = DraftStudent(path, shape_of(read_header(path)), lora=False)
+    tokens, none = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, 0)
+    likeliest, log_p = (torch.tensor(row).expand(1, 3, 3) for row in ([5, 9, tiny.N_VOCAB + 7], [-1.0, -2.0, -3.0]))
+    known = torch.ones(1, 3, dtype=torch.bool)
+    with torch.no_grad():
+        loss = student.loss(TextBatch(tokens, likeliest, log_p, none, none, known))
+        own = student.loss(TextBatch(tokens, likeliest[..., :2], log_p[..., :2], none, none, known))
+    assert loss == own > 0
+
+
 def command(folder, out, *more):
     target, prompts = (folder / name for name in ("target.gguf", "prompts.txt"))
     given = ["draft", "eagle3", "-m", target, "-o", out, "--prompts", prompts]

@@ -55,8 +55,9 @@ class RowStudent(Student):
         # A softmax over the tokens that are likely anywhere in the batch is much cheaper than one over all tokens. The
         # others are in none of the target's rows, so there is nothing to learn about them.
         ids, likeliest = torch.unique(batch.likeliest, return_inverse=True)
+        ids = ids[ids < len(self.output)]  # the target's vocabulary may end in more padding
         logits = F.linear(self.rows(batch), self.output[ids])
-        return cross_entropy(logits, likeliest, batch.log_p, batch.known)
+        return cross_entropy(logits, likeliest.where(likeliest < len(ids), -1), batch.log_p, batch.known)
 
     def agreement(self, batch: TextBatch) -> list[float]:
         agreed = [  # text by text: all logits at once would take gigabytes
