@@ -288,6 +288,17 @@ def test_a_split_model_is_read_from_all_its_files(folder, tmp_path):
     assert all(np.array_equal(parts.read(name), whole.read(name)) for name in whole.names)
 
 
+def test_a_draft_with_tensors_that_training_does_not_compute_is_refused(folder, tmp_path):
+    from specdec_cli.make_drafts.training.decoder import shape_of
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
+
+    biased, name = tmp_path / "biased.gguf", "blk.1.attn_output.bias"
+    rewrite(biased, GgufWeights(folder / "draft.gguf"), {name: np.ones(tiny.WIDTH)}, "biased")
+    with pytest.raises(SpecdecError, match=f"it has the tensor {name}") as refusal:
+        shape_of(read_header(biased))
+    assert refusal.value.hint
+
+
 def test_an_exit_scales_the_bias_of_its_norm(folder, tmp_path):
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
     from specdec_cli.make_drafts.training.heads import ExitStudent

@@ -73,7 +73,7 @@ def shape_of(header: Header) -> Shape:
     size = header.count("attention.key_length") or width // heads
     if header.setting("rope.dimension_count") not in (None, size):
         raise _untrainable(header, "rotary positions apply to only part of its heads")
-    return Shape(
+    shape = Shape(
         layers,
         width,
         heads,
@@ -89,6 +89,11 @@ def shape_of(header: Header) -> Shape:
         "blk.0.attn_q_norm.weight" in tensors,
         "output.weight" not in tensors,
     )
+    with torch.device("meta"):
+        own = Decoder(shape).state_dict().keys()
+    if other := min(own ^ (tensors.keys() - {"rope_freqs.weight"}), default=""):
+        raise _untrainable(header, f"it {'lacks' if other in own else 'has'} the tensor {shown(other)}")
+    return shape
 
 
 def _float(header: Header, key: str, default: float) -> float:
