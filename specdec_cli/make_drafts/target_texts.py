@@ -5,7 +5,7 @@ It is saved in files, so recording can be killed at any time and continues from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,7 @@ def training_prompts(
     if not train or not apart:
         what = "there are too few usable prompts: training needs at least one to learn from and one to measure on"
         raise UsageError(what, f"Give more --prompts, of at most {longest} tokens each, or others with --held-out.")
-    return TrainingPrompts(train, dict(in_turn(apart)), notes)
+    return TrainingPrompts(dict(in_turn(train)), dict(in_turn(apart)), notes)
 
 
 def _fifth(prompts: Iterable[Prompt], whole: bool) -> list[Prompt]:
@@ -224,14 +224,18 @@ def _context(session: Session, model: Model, layers: Sequence[int]) -> LlamaCont
     return context
 
 
-def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
-    """All prompts greedily once (if 0 is wanted), then at the other temperatures as often as needed."""
-    if not (warm := [temperature for temperature in wanted.temperatures if temperature > 0]):
-        return [(prompt, 0.0) for prompt in prompts.values()]
-    rounds = wanted.tokens // len(prompts) + 1  # each answer has at least one token
-    cold = [0.0] * (len(warm) < len(wanted.temperatures))
-    turns = [*cold, *(warm[number % len(warm)] for number in range(min(rounds, 10_000)))]
-    return [(prompt, temperature) for temperature in turns for prompt in prompts.values()]
+def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> Iterator[tuple[Sequence[int], float]]:
+    """All prompts at one temperature each, in turn within and across the categories; then each at the next one. Greedy
+    answers don't change, so later rounds have only the other temperatures.
+    """
+    warm = [temperature for temperature in wanted.temperatures if temperature > 0]
+    every = [*[0.0] * (len(warm) < len(wanted.temperatures)), *warm]
+    categories = len({prompt.category for prompt in prompts})
+    rounds = wanted.tokens // len(prompts) + 1 if warm else 0  # each answer has at least one token
+    for turn in range(len(every) + rounds):
+        chosen = every if turn < len(every) else warm
+        for number, tokens in enumerate(prompts.values()):
+            yield tokens, chosen[(turn + sum(divmod(number, categories))) % len(chosen)]
 
 
 def _answered(

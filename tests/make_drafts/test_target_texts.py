@@ -17,7 +17,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import draft_figures as making
-from specdec_cli.make_drafts import train
+from specdec_cli.make_drafts import target_texts, train
 from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe, TrainingOptions, TrainingPlace
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
@@ -107,6 +107,18 @@ def test_prompts_are_held_out_by_category(session, tmp_path):
         training_prompts(session, str(own), str(own), 512, raw=False)
     apart = training_prompts(session, "python", str(own), 512, raw=False)
     assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "skipped" in apart.notes[-1]
+
+
+def test_categories_and_temperatures_take_turns(session, tmp_path):
+    own = tmp_path / "own.jsonl"
+    entries = [{"prompt": f"{kind} {number}", "category": kind} for kind in ("code", "chat") for number in range(10)]
+    own.write_text("\n".join(json.encode(each).decode() for each in entries))
+    train = training_prompts(session, str(own), None, 512, raw=False).train
+    assert [prompt.category for prompt in train][:4] == ["code", "chat"] * 2
+    turns = list(target_texts._in_turn(train, WANTED))
+    assert [temperature for _, temperature in turns][:4] == [0.0, 0.8, 0.8, 0.0]
+    both = [{temperature for tokens, temperature in turns[:32] if tokens == own} for own in train.values()]
+    assert both == [{0.0, 0.8}] * 16 and all(temperature for _, temperature in turns[32:])
 
 
 def test_kept_conversations_are_prompts(chatting):
