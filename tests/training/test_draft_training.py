@@ -354,6 +354,23 @@ def test_a_distilled_file_does_not_keep_a_type_that_its_tensors_lost(folder, tmp
     assert read_header(tmp_path / "out.gguf").quantisation == read_header(folder / "draft.gguf").quantisation
 
 
+def test_a_distilled_file_is_read_with_the_alignment_that_it_was_written_with(folder, tmp_path):
+    import gguf
+
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
+
+    plain, writer = GgufWeights(folder / "draft.gguf"), gguf.GGUFWriter(tmp_path / "aligned.gguf", "qwen3")
+    plain.copy_settings(writer, ("general.", "tokenizer.", "qwen3."))
+    writer.add_custom_alignment(64)
+    for name in plain.names:
+        writer.add_tensor(name, plain.read(name))
+    tiny.finish(writer)
+    rewrite(tmp_path / "out.gguf", GgufWeights(tmp_path / "aligned.gguf"), {}, "out")
+    copied = GgufWeights(tmp_path / "out.gguf")
+    assert all(np.array_equal(copied.read(name), plain.read(name)) for name in plain.names)
+    assert read_header(copied.path).metadata.get("general.alignment", 32) == 32
+
+
 def test_training_that_only_makes_a_draft_worse_changes_nothing(briefly, folder, tmp_path):
     draft = shutil.copy(folder / "target.gguf", tmp_path / "draft.gguf")
     result, _ = briefly(DistilRecipe(draft), lr=0.9)

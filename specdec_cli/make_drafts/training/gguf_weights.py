@@ -99,10 +99,11 @@ def finish(writer: gguf.GGUFWriter) -> None:
 def rewrite(path: Path, source: GgufWeights, weights: Mapping[str, NDArray[Any]], name: str) -> None:
     """Write a copy of a file with other weights, in the file's types if possible. weights: may include new tensors.
 
-    The file's overall type is left out, because it may no longer be true: readers then report that of most tensors.
+    The file's overall type and alignment are left out, because they may no longer be true: readers then report the type
+    of most tensors, and the writer aligns to 32 bytes.
     """
     writer = gguf.GGUFWriter(path, source.architecture)
-    stale = "general.name", "general.file_type"
+    stale = "general.name", "general.file_type", "general.alignment"
     source.copy_settings(writer, ("general.", "tokenizer.", f"{source.architecture}."), stale)
     writer.add_name(name)
     for tensor in source.names:
