@@ -156,10 +156,11 @@ def training_tables(result: DraftTrainingResult) -> RenderableType:
         "took": rough_duration(result.seconds),
     }
     drafts = [each for each in (result.before, result.after) if each]
+    trees = " (with --tree, four for each branch)" if any(each.branches > 1 for each in drafts) else ""
     return Group(
         lines_table(lines),
         *note_lines(result.notes),
-        Text("\nDrafts of four tokens on prompts that training did not see, greedy:", style="dim"),
+        Text(f"\nDrafts of four tokens{trees} on prompts that training did not see, greedy:", style="dim"),
         _acceptance(drafts),
         Text("\nWhat they cost, and the speed to be expected:", style="dim"),
         _costs(drafts),
@@ -174,8 +175,10 @@ def _acceptance(drafts: Sequence[DraftFigures]) -> Table:
     for number, category in enumerate(drafts[-1].categories):
         name = category.category
         for draft in drafts:
-            row = draft.categories[number]
-            table.add_row(name, draft.draft, f"{row.tokens_per_pass:.2f}", *(f"{share:.0%}" for share in row.by_place))
+            row, tree = draft.categories[number], f" --tree {draft.branches}" if draft.branches > 1 else ""
+            table.add_row(
+                name, draft.draft + tree, f"{row.tokens_per_pass:.2f}", *(f"{share:.0%}" for share in row.by_place)
+            )
             name = ""
     return table
 

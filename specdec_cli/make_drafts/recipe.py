@@ -33,6 +33,8 @@ TRAINING_BYTES, FIXED_BYTES = 16, 4
 the gradient), and of a fixed one."""
 WINDOW = 256
 """Tokens of a text in a step of training."""
+TREES = {"medusa": 4}
+"""Branches of the trees of some drafters, as measured and as recommended."""
 _LEAST_WORDS = 64
 _ALWAYS_TIED = ("gemma", "plm")
 """Architectures for which llama.cpp refuses files with an output matrix."""
@@ -155,13 +157,10 @@ class TrainingPlace:
 
 
 class Recipe(ABC):
-    """One kind of draft with its options. use: the drafter that uses it. tree: branches of the trees it is measured
-    with.
-    """
+    """One kind of draft with its options. use: the drafter that uses it."""
 
     kind: ClassVar[str]
     use: ClassVar[str] = "model"
-    tree: ClassVar[int] = 1
 
     @abstractmethod
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
@@ -315,7 +314,6 @@ class MedusaRecipe(Recipe):
     words: int | None = None
     kind: ClassVar[str] = "medusa"
     use: ClassVar[str] = "medusa"
-    tree: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         if not 1 <= self.heads <= 16:

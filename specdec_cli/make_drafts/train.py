@@ -32,6 +32,7 @@ from specdec_cli.make_drafts.draft_copy import find_target, remembered, require_
 from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
 from specdec_cli.make_drafts.recipe import (
     TRAINING_BYTES,
+    TREES,
     Counts,
     DistilRecipe,
     Recipe,
@@ -305,17 +306,17 @@ class _Training:
         """Measure the draft to compare with, or else the one before training; and the new draft."""
         recipe = self.recipe
 
-        def measured(path: Path, use: str, tree: int) -> DraftFigures:
+        def measured(path: Path, use: str) -> DraftFigures:
             self.progress.measuring(path.name)
-            settings = replace(self.settings, ctx=None, draft=str(path), drafter=use, tree=tree)
+            settings = replace(self.settings, ctx=None, draft=str(path), drafter=use, tree=TREES.get(use, 1))
             return draft_figures(settings, prompts, self.options.what_if, self.place.interrupt)
 
         before = None
         if other:
-            before = measured(other[0], head_of(other[1]) or "model", 1)
+            before = measured(other[0], head_of(other[1]) or "model")
         elif path := recipe.before(self.place):
-            before = measured(path, recipe.use, recipe.tree)
-        return before, measured(self.options.out, recipe.use, recipe.tree)
+            before = measured(path, recipe.use)
+        return before, measured(self.options.out, recipe.use)
 
 
 def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> None:
@@ -350,5 +351,5 @@ def _command(recipe: Recipe, options: TrainingOptions) -> str:
     """The command that uses the draft."""
     if recipe.use == "self":
         return use_command(options.target, "--drafter", "self")
-    tree = ["--tree", str(recipe.tree)] if recipe.tree > 1 else []
+    tree = ["--tree", str(TREES[recipe.use])] if recipe.use in TREES else []
     return use_command(options.target, "-md", str(options.out), *tree)

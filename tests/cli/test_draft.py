@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+from dataclasses import replace
 
 import ggufs
 import pytest
@@ -11,6 +12,7 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, 
 from hub_pairs import wait_until
 
 from specdec_cli.cli.output import print_parts
+from specdec_cli.display import draft_making
 from specdec_cli.display.draft_making import training_tables
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
@@ -283,6 +285,11 @@ def figures(name, *tokens):
     categories = [CategoryAcceptance(f"kind {i}", 3, 40, (0.5, 0.25, 0.125), each) for i, each in enumerate(tokens)]
     expected = (ExpectedSpeedup("here", 0, 1.0), ExpectedSpeedup("rtx-4090", 3, 1.9))
     return DraftFigures(name, 1, tuple(categories), 0.010, 0.002, expected)
+
+
+def test_the_page_names_trees(capsys):
+    print_parts(draft_making._acceptance([replace(figures("heads.gguf", 1.9), branches=4)]))
+    assert "heads.gguf --tree 4 " in capsys.readouterr().out
 
 
 def test_the_page_compares_before_and_after(snapshot, capsys):

@@ -18,7 +18,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import draft_figures as making
 from specdec_cli.make_drafts import target_texts, train
-from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe, TrainingOptions, TrainingPlace
+from specdec_cli.make_drafts.recipe import DistilRecipe, MedusaRecipe, ScratchRecipe, TrainingOptions, TrainingPlace
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
     RecordedText,
@@ -278,6 +278,13 @@ def test_what_a_kill_left_in_the_folder_is_removed(training):
     os.utime(left, (0, 0))
     training.prepare()
     assert not left.exists()
+
+
+def test_heads_are_compared_in_trees_of_one_size(training, monkeypatch):
+    monkeypatch.setattr(train, "draft_figures", lambda settings, *_: (settings.drafter, settings.tree))
+    old = DEMO / "medusa.gguf"
+    heads = replace(training, recipe=MedusaRecipe(), progress=SimpleNamespace(measuring=lambda what: None))
+    assert heads.measure({}, (old, read_header(old))) == (("medusa", 4), ("medusa", 4))
 
 
 def test_the_first_held_out_prompts_are_of_all_categories(session):
