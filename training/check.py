@@ -117,6 +117,7 @@ def main() -> None:
         ids = check_files(pair, finetune.DEMO, "logits")
         check_wrong_positions(pair.models["target"], ids[:TOKENS])
         check_training(ids, Path(folder))
+        pair.learn(*torch.zeros(2, 1, finetune.LENGTH, dtype=torch.long))  # a text of the full length
 
 
 if __name__ == "__main__":

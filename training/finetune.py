@@ -12,6 +12,7 @@ import argparse
 import random
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ class Pair:
         self.models: dict[str, Decoder] = {}
         self._optimizers: dict[str, Optimizers] = {}
         for name, file in self._files.items():
-            model = self.models[name] = Decoder(shape_of(read_header(file.path)))
+            model = self.models[name] = Decoder(replace(shape_of(read_header(file.path)), context=LENGTH))
             model.load_state_dict({each: torch.from_numpy(file.read(each)) for each in model.state_dict()})
             self._optimizers[name] = optimizers_of(model, RATES[name])
         self.step, self.seconds = 0, 0.0

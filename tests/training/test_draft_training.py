@@ -409,3 +409,13 @@ def test_on_a_full_disk_training_ends_in_two_lines_and_keeps_the_best(tmp_path):
     with full_disk(0), pytest.raises(SpecdecError, match=r"cannot write .*run\.pt"):
         trainer.train(run, texts, texts, lambda: False, lambda _: None)
     assert torch.equal(model.weight, best) and not list(tmp_path.iterdir())
+
+
+def test_the_bundled_pair_learns_from_texts_of_the_full_length(tmp_path):
+    import torch
+
+    from training import finetune
+
+    pair = finetune.Pair(finetune.DEMO, 1.0, tmp_path / "none.pt")
+    losses = pair.losses(*torch.zeros(2, 1, finetune.LENGTH, dtype=torch.long), draft=True)
+    assert set(losses) == {"target", "draft"}
