@@ -31,10 +31,12 @@ Counts = NDArray[np.int64]
 TRAINING_BYTES, FIXED_BYTES = 16, 4
 """Bytes of a trained weight (with its gradient and two running means; in a checkpoint, with the best so far instead of
 the gradient), and of a fixed one."""
-WINDOW = 256
-"""Tokens of a text in a step of training."""
+WINDOW, LONGER = 256, 4
+"""Tokens of a text in a step of training, and how many times as many for drafts that read longer texts."""
 TREES = {"medusa": 4}
 """Branches of the trees of some drafters, as measured and as recommended."""
+_SCORE_BYTES = 28
+"""Bytes of one of EAGLE-3's attention scores, in all steps of a draft and with their gradients."""
 _LEAST_WORDS = 64
 _ALWAYS_TIED = ("gemma", "plm")
 """Architectures for which llama.cpp refuses files with an output matrix."""
@@ -185,6 +187,10 @@ class Recipe(ABC):
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         """The untrained draft."""
 
+    def longest(self, place: TrainingPlace) -> int:
+        """The most tokens of a text in a step of training."""
+        return place.window
+
     def source(self, place: TrainingPlace) -> Path | None:
         """The file whose rows are recorded, if it isn't the target."""
         return None
@@ -222,6 +228,9 @@ class DistilRecipe(Recipe):
         from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
 
         return DraftStudent(self.draft, shape_of(self._header), self._lora)
+
+    def longest(self, place: TrainingPlace) -> int:
+        return min(LONGER * place.window, self._header.count("context_length"))
 
     @property
     def _header(self) -> Header:
@@ -301,6 +310,13 @@ class Eagle3Recipe(Recipe):
         words, context = place.words(self.words, counts), place.header.count("context_length")
         base = float(place.header.setting("rope.freq_base") or 10000.0)
         return Eagle3Student(place.target, self.layers(place), place.width, context, base, words, self._width(place))
+
+    def longest(self, place: TrainingPlace) -> int:
+        return min(LONGER * place.window, place.header.count("context_length"))
+
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        scores = 8 * place.window * self.longest(place) * self._width(place) // 64  # of eight windows, in all heads
+        return Recipe.needed_bytes(self, place) + _SCORE_BYTES * scores
 
     def _width(self, place: TrainingPlace) -> int:
         return min(place.width, self.width or place.width)

@@ -248,7 +248,7 @@ class _Training:
             rows = RowsWanted(recipe.rows_name(place), recipe.layers(place), other)
             for folder, chosen, part in parts:
                 paths = record_texts(session, chosen, part, rows, folder, self.progress.recording)
-                made.append(Windows(paths, options.window))
+                made.append(Windows(paths, options.window, recipe.longest(place)))
         return made[0], made[1]
 
     def train(self, windows: Windows, held_out: Windows) -> tuple[TrainingPlan, TrainingStep]:

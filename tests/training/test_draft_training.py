@@ -29,7 +29,9 @@ from specdec_cli.make_drafts.recipe import (
     MedusaRecipe,
     ScratchRecipe,
     TrainingOptions,
+    TrainingPlace,
 )
+from specdec_cli.make_drafts.target_texts import LIKELIEST, RecordedText
 
 pytestmark = pytest.mark.training
 
@@ -419,3 +421,20 @@ def test_the_bundled_pair_learns_from_texts_of_the_full_length(tmp_path):
     pair = finetune.Pair(finetune.DEMO, 1.0, tmp_path / "none.pt")
     losses = pair.losses(*torch.zeros(2, 1, finetune.LENGTH, dtype=torch.long), draft=True)
     assert set(losses) == {"target", "draft"}
+
+
+def test_drafts_that_read_longer_texts_train_on_them(folder, tmp_path):
+    from specdec_cli.make_drafts.training.windows import Windows
+
+    for length in (40, 500):
+        likeliest, rows = np.zeros((length, LIKELIEST)), np.zeros((length, 0))
+        RecordedText(np.arange(length), likeliest, likeliest, rows, 5).save(tmp_path / f"{length}.npz")
+    header = read_header(folder / "target.gguf")
+    place = TrainingPlace(folder / "target.gguf", header, tmp_path, 1, Interrupt(), window=64)
+    recipes = DistilRecipe(folder / "draft.gguf"), Eagle3Recipe(), ScratchRecipe()
+    assert [recipe.longest(place) for recipe in recipes] == [256, 256, 64]
+    assert DistilRecipe(DRAFT).longest(replace(place, window=256)) == 256  # its context
+    windows = Windows([tmp_path / "40.npz", tmp_path / "500.npz"], 64, 256)
+    drawn = [windows.random(8, 1, step) for step in range(20)]
+    assert {tuple(batch.tokens.shape) for batch in drawn} == {(8, 64), (2, 256)}
+    assert windows.first(8).tokens[1].tolist() == [*range(244, 500)]

@@ -40,10 +40,12 @@ class TextBatch:
 
 
 class Windows:
-    """Windows of `length` tokens of the texts in these files, up to MOST_BYTES of which stay in memory."""
+    """Windows of the texts in these files, up to MOST_BYTES of which stay in memory. length: tokens of a window.
+    longest: of a window of a longer text. A batch then has fewer windows, with about as many tokens in all.
+    """
 
-    def __init__(self, paths: Sequence[Path], length: int) -> None:
-        self._paths, self.length = list(paths), length
+    def __init__(self, paths: Sequence[Path], length: int, longest: int) -> None:
+        self._paths, self._length, self._longest = list(paths), min(length, longest), longest
         largest = max((path.stat().st_size for path in self._paths), default=1)
         self._load = lru_cache(MOST_BYTES // largest)(RecordedText.load)
 
@@ -63,16 +65,22 @@ class Windows:
         """Windows drawn with a seed of these numbers alone, so that a step's windows don't depend on earlier steps."""
         dice = np.random.default_rng(numbers)
         texts = [self._load(self._paths[number]) for number in dice.integers(len(self._paths), size=batch)]
-        return self._windows(texts, [int(dice.integers(max(1, len(text.tokens) - self.length))) for text in texts])
+        length = self._length_for(texts[:1])
+        texts = texts[: max(1, batch * self._length // length)]
+        return self._windows(texts, [int(dice.integers(max(1, len(text.tokens) - length))) for text in texts], length)
 
     def first(self, batch: int) -> TextBatch:
         """Always the same windows: the ends of the first texts, where the answers are."""
         texts = [self._load(path) for path in self._paths[:batch]]
-        return self._windows(texts, [max(0, len(text.tokens) - self.length) for text in texts])
+        length = self._length_for(texts)
+        texts = texts[: max(1, batch * self._length // length)]
+        return self._windows(texts, [max(0, len(text.tokens) - length) for text in texts], length)
 
-    def _windows(self, texts: Sequence[RecordedText], starts: Sequence[int]) -> TextBatch:
-        length, width = self.length, texts[0].rows.shape[1]
-        shape = len(texts), length
+    def _length_for(self, texts: Sequence[RecordedText]) -> int:
+        return min(self._longest, max(self._length, *(len(text.tokens) for text in texts)))
+
+    def _windows(self, texts: Sequence[RecordedText], starts: Sequence[int], length: int) -> TextBatch:
+        shape, width = (len(texts), length), texts[0].rows.shape[1]
         tokens, known = np.zeros(shape, np.int64), np.zeros(shape, bool)
         likeliest, log_p = np.zeros((*shape, LIKELIEST), np.int64), np.full((*shape, LIKELIEST), -np.inf, np.float32)
         rows, before = np.zeros((*shape, width), np.float32), np.zeros((*shape, width), np.float32)
