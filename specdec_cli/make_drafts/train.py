@@ -107,9 +107,14 @@ def train_draft(
     with one_session(training.settings, interrupt, tune=False) as session:
         prompts = training_prompts(session, options.prompts, options.held_out, _LONGEST_PROMPT, options.raw)
         windows, held_out = training.record(session, prompts)
+        notes = (*prompts.notes, *session.notes)
+    if (answered := windows.answered) < options.tokens:
+        what = f"the target's answers have only {answered:,} of the {options.tokens:,} tokens"
+        notes += (f"{what}: give more --prompts, or a temperature above 0",)
     plan, trained = training.train(windows, held_out)
     how = f"{recipe.kind}, {trained.steps} steps"
-    notes = remembered(target, options.out, how) if recipe.use == "self" else ()
+    notes += remembered(target, options.out, how) if recipe.use == "self" else ()
+    notes += (f"the texts are in {folder}: to train longer, add --minutes and --force; otherwise, remove the folder",)
     before, after = training.measure(prompts.held_out, other)
     return DraftTrainingResult(
         kind=recipe.kind,
@@ -122,11 +127,7 @@ def train_draft(
         agreement=trained.best,
         before=before,
         after=after,
-        notes=(
-            *prompts.notes,
-            *notes,
-            f"the texts are in {folder}: to train longer, add --minutes and --force; otherwise, remove the folder",
-        ),
+        notes=notes,
         seconds=perf_counter() - started,
         run=_command(recipe, options),
     )

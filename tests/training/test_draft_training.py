@@ -438,3 +438,9 @@ def test_drafts_that_read_longer_texts_train_on_them(folder, tmp_path):
     drawn = [windows.random(8, 1, step) for step in range(20)]
     assert {tuple(batch.tokens.shape) for batch in drawn} == {(8, 64), (2, 256)}
     assert windows.first(8).tokens[1].tolist() == [*range(244, 500)]
+
+
+def test_the_result_has_the_notes_of_recording(briefly, monkeypatch):
+    monkeypatch.setattr(draft_training.Session, "notes", ("noted",))
+    notes = briefly(MedusaRecipe(heads=1), temperatures=(0.0,))[0].notes
+    assert "noted" in notes and any("of the 1,000 tokens: give more" in note for note in notes)

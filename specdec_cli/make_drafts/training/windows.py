@@ -52,6 +52,15 @@ class Windows:
     def __len__(self) -> int:
         return len(self._paths)
 
+    @property
+    def answered(self) -> int:
+        """Tokens of the target's answers, read without their rows."""
+        total = 0
+        for path in self._paths:
+            with np.load(path) as file:
+                total += len(file["tokens"]) - int(file["prompt"])
+        return total
+
     def used(self, vocabulary: int) -> NDArray[np.int64]:
         """How often each token is the target's own choice or in a text: (vocabulary,)."""
         counts = np.zeros(vocabulary, np.int64)
