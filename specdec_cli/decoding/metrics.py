@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -49,10 +48,10 @@ class Metrics:
     """By drafter: tokens drafted, tokens accepted."""
     probe_s: list[float] = field(default_factory=list)
     """Seconds of steps without a draft, from the SETTLED-th in a row on: the target alone in this context."""
-    windows: array[float] = field(default_factory=lambda: array("d"))
+    windows: list[float] = field(default_factory=list)
     """Three numbers for each such row, of the steps since the row before it: in how many passes the target alone would
     have made their tokens, how many seconds they took, and how many seconds a step of the row took, when the machine
-    was about as busy. An array, because a live view needs all of them 12 times a second.
+    was about as busy.
     """
     prefill_s: float = 0.0
     ttft_s: float = 0.0
