@@ -28,7 +28,7 @@ CHECKS, CHECKED = 40, 16
 """How many evaluations on held-out texts there are, and on how many windows."""
 SAVING = 0.03
 """The share of the time that checkpoints may take."""
-TRIED, LEAST_STEPS = 3, 20
+TRIED, LEAST_STEPS = 5, 20
 """Steps that are timed before training, and the fewest steps that are worth training."""
 
 
@@ -58,7 +58,7 @@ def seconds_of_a_step(student: Student, texts: Windows, threads: int) -> float:
         before = monotonic()
         _step(student, texts, optimizers, TrainingPlan(TRIED, 0.0, threads), step)
         laps.append(monotonic() - before)
-    return min(laps[1:])
+    return mean(laps[1:])
 
 
 def train(

@@ -41,7 +41,7 @@ class TextBatch:
 
 class Windows:
     """Windows of the texts in these files, up to MOST_BYTES of which stay in memory. length: tokens of a window.
-    longest: of a window of a longer text. A batch then has fewer windows, with about as many tokens in all.
+    longest: of a random window of a longer text. A batch then has fewer, with about as many tokens in all.
     """
 
     def __init__(self, paths: Sequence[Path], length: int, longest: int) -> None:
@@ -74,19 +74,14 @@ class Windows:
         """Windows drawn with a seed of these numbers alone, so that a step's windows don't depend on earlier steps."""
         dice = np.random.default_rng(numbers)
         texts = [self._load(self._paths[number]) for number in dice.integers(len(self._paths), size=batch)]
-        length = self._length_for(texts[:1])
+        length = min(self._longest, max(self._length, len(texts[0].tokens)))
         texts = texts[: max(1, batch * self._length // length)]
         return self._windows(texts, [int(dice.integers(max(1, len(text.tokens) - length))) for text in texts], length)
 
     def first(self, batch: int) -> TextBatch:
         """Always the same windows: the ends of the first texts, where the answers are."""
-        texts = [self._load(path) for path in self._paths[:batch]]
-        length = self._length_for(texts)
-        texts = texts[: max(1, batch * self._length // length)]
+        texts, length = [self._load(path) for path in self._paths[:batch]], self._length
         return self._windows(texts, [max(0, len(text.tokens) - length) for text in texts], length)
-
-    def _length_for(self, texts: Sequence[RecordedText]) -> int:
-        return min(self._longest, max(self._length, *(len(text.tokens) for text in texts)))
 
     def _windows(self, texts: Sequence[RecordedText], starts: Sequence[int], length: int) -> TextBatch:
         shape, width = (len(texts), length), texts[0].rows.shape[1]
