@@ -6,7 +6,8 @@ so there is nothing to restore, whatever ends the process.
 
 The region wraps lines between words. The terminal wraps what has scrolled away, so that it copies as it was written. If
 only the first part of a line has scrolled away, its last character is written again in the last column, so that the
-terminal wraps the text that follows.
+terminal wraps the text that follows. Lines with emoji of several signs are broken instead: terminals differ in how wide
+these are.
 """
 
 from __future__ import annotations
@@ -234,7 +235,8 @@ class LiveDisplay:
         full = _fitting(width, lambda room: line.divide([*accumulate(map(len, chop_cells(line.plain, room)))])[:-1])
         full = full[: max(len(full) - min(_KEPT_ROWS, max(height // 3, 1)), 1)]
         gone, self._open = line.divide([sum(map(len, full))])
-        if height < _JOINT_HEIGHT or any(_most_cells(row) != row.cell_len for row in full):
+        if height < _JOINT_HEIGHT or _most_cells(line) != line.cell_len:
+            self._joint = None
             return "".join(self._ansi(row) + "\n" for row in full)
         at = len(gone) - 1
         while at and not cell_len(gone.plain[at:]):  # a sign that combines with the character before

@@ -96,9 +96,9 @@ class SafeConsole(Console):
     """
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
-        out = raw(sys.stderr if stderr else sys.stdout)
+        out = options.get("file") or raw(sys.stderr if stderr else sys.stdout)
         usual = {"file": out, "highlight": False, "markup": False, "emoji": False}
-        if _has_size(out):  # COLUMNS may be that of another terminal, or of before this one was resized
+        if can_paint(out) and _has_size(out):  # COLUMNS may be another terminal's, or from before a resize
             usual["_environ"] = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")}
         super().__init__(**{**usual, **options})
         self._width = self._width or None  # COLUMNS=0 sets none; Rich would print nothing

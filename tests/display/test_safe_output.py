@@ -74,7 +74,11 @@ def test_a_terminal_is_as_wide_as_it_says_and_not_as_COLUMNS_says(monkeypatch):
         def fileno(self):
             return 1
 
+        def isatty(self):
+            return True
+
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
     assert SafeConsole(file=io.StringIO()).width == 100
     monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((60, 20)))
     monkeypatch.setattr(sys, "stdout", Screen())
