@@ -71,7 +71,7 @@ def _entry(name: str, value: Any) -> str:
         for each, member in vars(value).items():
             if each.startswith("_") or each in hidden:
                 continue
-            method = inspect.unwrap(getattr(member, "__func__", member))
+            method = getattr(member, "__func__", member)
             if inspect.isfunction(method) and inspect.getdoc(method):
                 lines += [_code(_signature(f"{name}.{each}", method)), _text(method)]
             elif isinstance(member, property):

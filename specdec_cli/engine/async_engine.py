@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, closing, contextmanager, suppress
 from functools import partial, wraps
+from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from specdec_cli.decoding.types import Event
@@ -29,6 +30,7 @@ def _awaited(
         with engine.idle_session() as session:
             return await engine.apart(session, partial(method, session, *args, **named))
 
+    run.__doc__ = f"The answer to a prompt, as `Engine.{method.__name__}` gives it to one prompt."
     return run
 
 
@@ -45,6 +47,8 @@ def _streamed(
                 while (event := await engine.apart(session, partial(next, answer, None))) is not None:
                     yield event
 
+    run.__doc__ = f"The events of an answer, as `Engine.{method.__name__}` yields them, for `async for`."
+    run.__signature__ = signature(method).replace(return_annotation="AsyncGenerator[Event, None]")  # type: ignore[attr-defined]
     return run
 
 
@@ -64,9 +68,7 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
         await self.close()
 
     generate = _awaited(Session.generate)
-    """The answer to a prompt, as `Engine.generate` gives it to one prompt."""
     stream = _streamed(Session.stream)
-    """The events of an answer, as `Engine.stream` yields them."""
 
     async def close(self) -> None:
         """Close all sessions, which ends their answers, then free the weights."""
