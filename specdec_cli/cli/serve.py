@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from queue import Full, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +26,10 @@ QUEUE = 64
 """Answers that may wait for a slot; in a batch, for each slot."""
 _CONTEXT = 4096
 """Tokens of context of a slot without -c, or fewer if the model was trained on fewer."""
+_MOST_LINES = 1000
+"""Lines of the log that may wait for the terminal."""
+_LAST_LINES_S = 1.0
+"""Seconds that they may take at the end."""
 OPTIONS = tuple(name for name in opt.ALL if name not in ("tree", "lookahead", "bitwise"))
 """Slots share passes, which verify only chains, and round differently from passes of one answer."""
 DEFAULTS = {
@@ -63,7 +69,7 @@ def serve(
     except ImportError as error:
         what = f"specdec serve needs more packages: {error.name} is missing"
         raise UsageError(what, 'Install them: pip install "specdec-cli[serve]".') from None
-    with listen(host, port) as listening, open_slots(given, parallel, queue) as answering:
+    with listen(host, port) as listening, open_slots(given, parallel, queue) as answering, log() as show:
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
         slots = f"{parallel} slot{'s' * (parallel != 1)} of {answering.scheduler.n_ctx:,} tokens"
@@ -72,15 +78,35 @@ def serve(
         if api_key is None and host not in LOOPBACK:
             note = "note: anyone who can reach this server can use it; --api-key restricts that"
             print_parts(note, stderr=True, style="dim")
-        server = Server(answering, strict_model, _log if sys.stderr.isatty() else None)
+        server = Server(answering, strict_model, show if sys.stderr.isatty() else None)
         number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
-    with suppress(OSError):
-        sys.stderr.flush()
     os._exit(128 + number)  # Python's own exit stops the thread that ends the process in time, and may take seconds
 
 
-def _log(line: str) -> None:
-    print_parts(f"{datetime.now():%H:%M:%S}  {line}", stderr=True, style="dim")
+@contextmanager
+def log() -> Iterator[Callable[[str], None]]:
+    """A function that prints lines on stderr, with the time. It never waits or fails: a thread prints them, because a
+    terminal can stop taking them, as after Ctrl-S, or be gone. If too many wait, it drops new ones.
+    """
+    lines = Queue[str | None](_MOST_LINES)
+
+    def print_all() -> None:
+        for line in iter(lines.get, None):
+            with suppress(OSError, ValueError):
+                print_parts(line, stderr=True, style="dim")
+
+    def add(line: str) -> None:
+        with suppress(Full):
+            lines.put_nowait(f"{datetime.now():%H:%M:%S}  {line}")
+
+    printing = Thread(target=print_all, daemon=True)
+    printing.start()
+    try:
+        yield add
+    finally:
+        with suppress(Full):
+            lines.put(None, timeout=_LAST_LINES_S)
+            printing.join(_LAST_LINES_S)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Who may send requests, and what waits for nobody."""
 
 import asyncio
+import errno
+from threading import Event
 
 import pytest
 from starlette.requests import Request
@@ -8,6 +10,7 @@ from starlette.responses import Response
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from specdec_cli.cli import serve
 from specdec_cli.server import running
 from specdec_cli.server.request_answering import _EventQueue, _Wakeups
 from specdec_cli.server.running import Gate
@@ -137,3 +140,36 @@ def test_what_comes_right_after_another_waits_for_nothing_that_follows():
             await asyncio.sleep(repeated * 2 * _Wakeups.FLUSH_S)
 
     asyncio.run(arrive())
+
+
+def test_the_log_waits_for_no_terminal(monkeypatch):
+    """As after Ctrl-S. Lines are dropped if too many wait; the others are printed at the end."""
+    printed, continued = [], Event()
+
+    def print_parts(line, **_):
+        assert continued.wait(20)
+        printed.append(line.split()[1])
+
+    monkeypatch.setattr(serve, "print_parts", print_parts)
+    with serve.log() as show:
+        for number in range(3 * serve._MOST_LINES):
+            show(str(number))
+        assert not printed
+        continued.set()
+    assert printed[: serve._MOST_LINES] == [*map(str, range(serve._MOST_LINES))]
+    assert len(printed) <= serve._MOST_LINES + 1
+
+
+def test_the_log_does_without_a_terminal(monkeypatch):
+    """It was closed, and the server goes on."""
+    printed = []
+
+    def print_parts(line, **_):
+        printed.append(line)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(serve, "print_parts", print_parts)
+    with serve.log() as show:
+        show("one")
+        show("two")
+    assert len(printed) == 2
