@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from specdec_cli.decoding.errors import ENDING_SIGNALS
+from specdec_cli.decoding.errors import obeyed_signals
 
 
 class _Ended(KeyboardInterrupt):
@@ -20,7 +20,7 @@ class _Ended(KeyboardInterrupt):
 @contextmanager
 def exit_codes_of_signals() -> Iterator[None]:
     """Let a signal before and after a command end the process with its exit code, and none end Python's own exit."""
-    numbers = _obeyed()
+    numbers = obeyed_signals()
 
     def handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
         for number in numbers:
@@ -60,7 +60,7 @@ def ended_by_signals() -> Iterator[None]:
         if not isinstance(what.exc_value, KeyboardInterrupt):  # of a second signal, in a callback of llama.cpp
             report(what)
 
-    old = {number: signal.signal(number, end) for number in _obeyed()}
+    old = {number: signal.signal(number, end) for number in obeyed_signals()}
     report, sys.unraisablehook = sys.unraisablehook, lost
     try:
         yield
@@ -93,7 +93,7 @@ async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
         loop.call_soon_threadsafe(cancel, number)
 
     with ExitStack() as handled:
-        for number in _obeyed():
+        for number in obeyed_signals():
             try:
                 loop.add_signal_handler(number, cancel, number)
             except NotImplementedError:  # on Windows, whose loops wake up for every signal
@@ -104,11 +104,6 @@ async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
             if not received:
                 raise
     return received[0] if received else 0
-
-
-def _obeyed() -> list[int]:
-    """The numbers of the signals that end a command, without those that its parent ignores."""
-    return [number for number in sorted(ENDING_SIGNALS) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _restoring_terminal() -> Callable[[], None]:

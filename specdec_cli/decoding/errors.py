@@ -42,6 +42,12 @@ class Interrupted(Exception):
 ENDING_SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")}
 """The signals that end a command, as far as this system has them."""
 
+
+def obeyed_signals() -> list[signal.Signals]:
+    """Those that end this command: not what its parent ignores, such as SIGHUP under nohup."""
+    return [number for number in sorted(ENDING_SIGNALS) if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 _LONGEST_REASON = 200  # characters
 
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import FrameType
 
-from specdec_cli.decoding.errors import ENDING_SIGNALS, Interrupted
+from specdec_cli.decoding.errors import ENDING_SIGNALS, Interrupted, obeyed_signals
 
 POLL = ctypes.cast(ctypes.pythonapi.PyThread_tss_is_created, ctypes.c_void_p).value
 """The abort callback, `bool (*)(void * data)`: a function of Python's C API that returns the int its argument points
@@ -72,9 +72,8 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        # All: what their usual handlers raise inside a callback of llama.cpp would be lost. nohup ignores one.
-        caught = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in caught}
+        # All: what their usual handlers raise inside a callback of llama.cpp would be lost.
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in obeyed_signals()}
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
         self._watcher.start()

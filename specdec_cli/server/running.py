@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specdec_cli.decoding.errors import ENDING_SIGNALS, SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, obeyed_signals
 from specdec_cli.server.answer_objects import error_object
 from specdec_cli.server.endpoints import Server
 
@@ -100,7 +100,7 @@ class _Uvicorn(uvicorn.Server):
         self._most_s = SimpleQueue[float]()
         """The seconds in which the process must end, once for each signal."""
         Thread(target=self._end_in_time, daemon=True).start()
-        for number in ENDING_SIGNALS:
+        for number in obeyed_signals():
             signal.signal(number, self.handle_exit)  # until the process ends: nothing must disturb its closing
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import signal
 from threading import Event
 
 import pytest
@@ -11,6 +12,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from specdec_cli.cli import serve
+from specdec_cli.decoding.errors import ENDING_SIGNALS
 from specdec_cli.server import running
 from specdec_cli.server.request_answering import _EventQueue, _Wakeups
 from specdec_cli.server.running import Gate
@@ -140,6 +142,18 @@ def test_what_comes_right_after_another_waits_for_nothing_that_follows():
             await asyncio.sleep(repeated * 2 * _Wakeups.FLUSH_S)
 
     asyncio.run(arrive())
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored():
+    old = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        server = running._Uvicorn(Config(Response()), 1.0)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == server.handle_exit
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def test_the_log_waits_for_no_terminal(monkeypatch):
