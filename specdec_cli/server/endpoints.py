@@ -124,7 +124,8 @@ class Server:
         body = parse(await _body_of(request), kind)
         if self._strict:
             self._require(body.model)
-        choices = await self._answering.prepare(body)
+        if (choices := await _unless_gone(request, self._answering.prepare(body))) is None:
+            return Response(status_code=_GONE)
         if body.stream:
             chunks = self._chunks(body, choices)
             first = await _unless_gone(request, anext(chunks))  # before the response starts: the queue may be full

@@ -27,7 +27,7 @@ from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.server.answer_objects import ChatStyle, Style
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
-from specdec_cli.server.request_bodies import ChatBody, parse
+from specdec_cli.server.request_bodies import ChatBody, CompletionBody, parse
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
 
@@ -287,6 +287,29 @@ def test_who_goes_away_frees_the_slot(server):
             leaver.close()
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
         wait_until(lambda: server.metric("requests_running") == 0)
+
+
+def test_who_leaves_before_the_request_is_prepared_takes_its_work_away():
+    """Such as a grammar that waits for others to be compiled."""
+    ended = []
+
+    async def prepare(_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    received = iter([{"type": "http.request", "body": b'{"prompt": "x"}'}, {"type": "http.disconnect"}])
+
+    async def receive():
+        return next(received)
+
+    async def asked():
+        request = Request({"type": "http", "method": "POST", "path": TEXT, "headers": []}, receive)
+        return await asyncio.wait_for(server._answer(CompletionBody, request), 5)
+
+    server = Server(SimpleNamespace(scheduler=None, prepare=prepare))
+    assert asyncio.run(asked()).status_code == 499 and ended
 
 
 def test_a_stream_that_fails_is_logged(caplog):
