@@ -185,7 +185,8 @@ class Server:
         except (GeneratorExit, asyncio.CancelledError):
             self._log(f"a request ended before it was complete, after {perf_counter() - began:.1f} s")
             raise
-        self._metrics.add(choices)
+        finally:
+            self._metrics.add([choice for choice in choices if hasattr(choice, "result")], began)
         self._log(log_line(objects.figures(choices), perf_counter() - began))
 
 
@@ -276,22 +277,22 @@ class ServerMetrics:
                 ("passes", "Steps, each a forward pass of the target."),
             )
         ]
-        self._first_s = Histogram(
-            "specdec_time_to_first_token_seconds", "Time to first token.", buckets=_BUCKETS_S, registry=registry
-        )
+        name, about = "specdec_time_to_first_token_seconds", "Time to first token, including the queue."
+        self._first_s = Histogram(name, about, buckets=_BUCKETS_S, registry=registry)
         running = Gauge("specdec_requests_running", "Answers in a slot.", registry=registry)
         waiting = Gauge("specdec_requests_waiting", "Answers waiting for a slot.", registry=registry)
         running.set_function(lambda: len(scheduler.jobs))
         waiting.set_function(lambda: len(scheduler.waiting))
 
-    def add(self, choices: Sequence[RequestChoice]) -> None:
-        """Count the answers of a request."""
+    def add(self, choices: Sequence[RequestChoice], began: float) -> None:
+        """Count the answers of a request, as far as they came. began: the `perf_counter` before they were queued."""
         for choice in choices:
-            metrics = choice.result.metrics
-            counts = (1, metrics.prompt_tokens, metrics.emitted, metrics.drafted, metrics.accepted, metrics.steps)
+            metrics, ended = choice.result.metrics, choice.result.complete
+            counts = (ended, metrics.prompt_tokens, metrics.emitted, metrics.drafted, metrics.accepted, metrics.steps)
             for counter, count in zip(self._counts, counts, strict=True):
                 counter.inc(count)
-            self._first_s.observe(metrics.ttft_s)
+            if choice.first_at is not None:
+                self._first_s.observe(choice.first_at - began)
 
     def text(self) -> str:
         return generate_latest(self._registry).decode()

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -41,7 +42,7 @@ _LONGEST_PIECE = 64
 @dataclass(slots=True, eq=False)
 class RequestChoice:
     """One answer to a request. large_grammar: whether its grammar exceeds the limits of most. result: once it has
-    started.
+    started. first_at: the `perf_counter` of its first event, once there is one.
     """
 
     index: int
@@ -49,6 +50,7 @@ class RequestChoice:
     sampling: SamplingParams
     large_grammar: bool = False
     result: GenerationResult = field(init=False)
+    first_at: float | None = None
 
 
 class ChoiceEvent(NamedTuple):
@@ -279,6 +281,7 @@ def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQu
         choice.result = answer.result
         events = (event for event in answer if not isinstance(event, Prefill))
         for number, event in enumerate(events):
+            choice.first_at = choice.first_at or perf_counter()
             queue.put(ChoiceEvent(choice, event), urgent=number == 0)
         queue.end()
     except Exception as error:

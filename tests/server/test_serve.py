@@ -312,6 +312,33 @@ def test_who_leaves_before_the_request_is_prepared_takes_its_work_away():
     assert asyncio.run(asked()).status_code == 499 and ended
 
 
+COUNTS = ("answers_total", "tokens_total", "time_to_first_token_seconds_count")
+
+
+@pytest.mark.parametrize("ask", [Serving.post, Serving.stream])
+def test_metrics(server, ask):
+    wait_until(lambda: server.metric("requests_running") == 0)  # of those that tests have left
+    before = [server.metric(name) for name in COUNTS]
+    ask(server, TEXT, {"prompt": "hello", "max_tokens": 5, "n": 2})
+    assert [server.metric(name) for name in COUNTS] == [before[0] + 2, before[1] + 10, before[2] + 2]
+
+
+def test_metrics_of_a_request_that_is_cancelled():
+    """What was generated counts, and so does the time in the queue."""
+    server = Server(SimpleNamespace(scheduler=SimpleNamespace(jobs=(), waiting=())))
+    choices = [RequestChoice(index, [1], SamplingParams()) for index in range(3)]
+    with pytest.raises(asyncio.CancelledError), server._counted(choices):
+        for choice in choices[:2]:
+            choice.result = GenerationResult(Settings(target="target"), 0, [1])
+            choice.result.add(step(0, 0.1, Token(1, "a", "plain")))
+            choice.first_at = time.perf_counter() + 7
+        choices[0].result.add(Done("stop", "", (), 0.1))
+        raise asyncio.CancelledError
+    found = dict(line.split() for line in server._metrics.text().splitlines() if line[0] != "#")
+    assert [found[f"specdec_{name}"] for name in COUNTS] == ["1.0", "2.0", "2.0"]
+    assert float(found["specdec_time_to_first_token_seconds_sum"]) >= 14
+
+
 def test_a_stream_that_fails_is_logged(caplog):
     """With a traceback if the reason is unknown; a client's text forges no line."""
     said = "bad\n12:00:00  forged"
