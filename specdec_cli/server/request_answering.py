@@ -183,8 +183,9 @@ class Answering:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
-        """The events of all choices as they come, several at a time if they come quickly. Raises QueueFull, or the
-        error that ends an answer. Closing the generator ends the answers after the current forward pass.
+        """The events of all choices as they come, several at a time if they come quickly; none unless the request is
+        for a stream. Raises QueueFull, or the error that ends an answer. Closing the generator ends the answers after
+        the current forward pass.
         """
         self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
         queue, jobs, left = _EventQueue(self._wakeups), [], len(choices)
@@ -282,7 +283,8 @@ def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQu
         events = (event for event in answer if not isinstance(event, Prefill))
         for number, event in enumerate(events):
             choice.first_at = choice.first_at or perf_counter()
-            queue.put(ChoiceEvent(choice, event), urgent=number == 0)
+            if body.stream:  # else only the end matters, and each wake-up takes time from the passes
+                queue.put(ChoiceEvent(choice, event), urgent=number == 0)
         queue.end()
     except Exception as error:
         queue.end(error)

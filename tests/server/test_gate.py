@@ -4,8 +4,10 @@ import asyncio
 import errno
 import signal
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
+from recorded import step
 from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn import Config
@@ -13,9 +15,12 @@ from uvicorn.server import ServerState
 
 from specdec_cli.cli import serve
 from specdec_cli.decoding.errors import ENDING_SIGNALS
+from specdec_cli.decoding.types import Token
 from specdec_cli.server import running
-from specdec_cli.server.request_answering import _EventQueue, _Wakeups
+from specdec_cli.server.request_answering import RequestChoice, _answer, _EventQueue, _Wakeups
+from specdec_cli.server.request_bodies import CompletionBody
 from specdec_cli.server.running import Gate
+from specdec_cli.settings.options import SamplingParams
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -142,6 +147,18 @@ def test_what_comes_right_after_another_waits_for_nothing_that_follows():
             await asyncio.sleep(repeated * 2 * _Wakeups.FLUSH_S)
 
     asyncio.run(arrive())
+
+
+@pytest.mark.parametrize(("stream", "woken"), [(True, 2), (False, 0)])
+def test_only_a_stream_takes_events_before_the_end(stream, woken):
+    class Answer(list):
+        result = None
+
+    taken, ends = [], []
+    session = SimpleNamespace(start=lambda *_: Answer([step(0, 0.1, Token(1, "a", "plain")), step(1, 0.2)]))
+    queue = SimpleNamespace(put=lambda event, urgent: taken.append(event), end=lambda: ends.append(True))
+    _answer(session, CompletionBody(prompt="x", stream=stream), RequestChoice(0, [1], SamplingParams()), queue)
+    assert (len(taken), len(ends)) == (woken, 1)
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored():
