@@ -145,7 +145,9 @@ class Answering:
         work = partial(self._any.weights.tokenize, prompt, None, not chat, self._closing.is_set, variables)
         if length <= _QUICK_TEXT:
             return (await self._apart(self._quick, work)).tokens
-        if length > self._n_ctx * await self._slowly(lambda: self._longest_piece):
+        if "_longest_piece" not in vars(self):
+            await self._slowly(lambda: self._longest_piece)
+        if length > self._n_ctx * self._longest_piece:
             raise self._too_long(f"{length:,} characters", chat)
         return (await self._slowly(work)).tokens
 

@@ -17,8 +17,8 @@ from specdec_cli.cli import serve
 from specdec_cli.decoding.errors import ENDING_SIGNALS
 from specdec_cli.decoding.types import Token
 from specdec_cli.server import running
-from specdec_cli.server.request_answering import RequestChoice, _answer, _EventQueue, _Wakeups
-from specdec_cli.server.request_bodies import CompletionBody
+from specdec_cli.server.request_answering import Answering, RequestChoice, _answer, _EventQueue, _Wakeups
+from specdec_cli.server.request_bodies import CompletionBody, InvalidRequest
 from specdec_cli.server.running import Gate
 from specdec_cli.settings.options import SamplingParams
 
@@ -159,6 +159,15 @@ def test_only_a_stream_takes_events_before_the_end(stream, woken):
     queue = SimpleNamespace(put=lambda event, urgent: taken.append(event), end=lambda: ends.append(True))
     _answer(session, CompletionBody(prompt="x", stream=stream), RequestChoice(0, [1], SamplingParams()), queue)
     assert (len(taken), len(ends)) == (woken, 1)
+
+
+def test_a_prompt_that_is_far_too_long_is_refused_without_the_queue():
+    """Once it is known how many bytes a token may stand for."""
+    engine = SimpleNamespace(weights=SimpleNamespace(tokenize=print))
+    known = SimpleNamespace(_n_ctx=512, _longest_piece=64, _any=engine, _closing=Event())
+    known._too_long = lambda length, _: InvalidRequest(length)
+    with pytest.raises(InvalidRequest, match="99,999 characters"):
+        asyncio.run(Answering._tokens_of(known, "x" * 99_999, False, {}))
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored():
