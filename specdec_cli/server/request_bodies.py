@@ -12,7 +12,7 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
 from specdec_cli.settings.config import check_value
-from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+from specdec_cli.settings.options import KINDS, SamplingParams, SpeculativeConfig
 from specdec_cli.weights.prompt import Prompt
 
 _MAX_CHOICES = 16
@@ -30,6 +30,8 @@ _OFF: tuple[Any, ...] = (None, False, "", [], {}, "none", "auto")
 """Values with which those change nothing; some clients send them."""
 _MEANT = (("top_p", 0, 1e-9), ("top_k", -1, 0), ("repeat_last_n", -1, 2**31 - 1))
 """Values that OpenAI's API, vLLM or llama-server allow, and the options' own values that mean the same."""
+_INTEGERS = ("max_tokens", "max_completion_tokens", "seed", "n", "logprobs", "top_logprobs")
+"""Fields of bodies that take integers."""
 _Count = Annotated[int, Meta(ge=-1, lt=2**31)]
 """A number of tokens; -1, as LM Studio's clients send it, for the server's own limit."""
 _Body = TypeVar("_Body")
@@ -273,7 +275,12 @@ class TokenizeBody(Struct):
 def parse(body: bytes, kind: type[_Body]) -> _Body:
     """The body as `kind`. Raises InvalidRequest if it doesn't match."""
     try:
-        parsed = msgspec.json.decode(body, type=kind)
+        try:
+            parsed = msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            parsed = msgspec.json.decode(_with_integers(body), type=kind)
         if isinstance(parsed, Body):
             raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             for name in _UNSUPPORTED:
@@ -283,6 +290,7 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
             for name, value, meant in _MEANT:
                 if given.get(name) == value:
                     given[name] = meant
+            given = {name: _integer(value) if KINDS[name] == "int" else value for name, value in given.items()}
             if isinstance(heat := given.get("temperature"), float) and heat > 0:
                 given["temperature"] = max(heat, 0.001)
             parsed.options = _options(given)
@@ -296,6 +304,18 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
         raise InvalidRequest(str(error), where.strip(".`").partition(".")[0].partition("[")[0] or None) from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the request body is not JSON: {error}") from None
+
+
+def _with_integers(body: bytes) -> bytes:
+    """The body with integers for whole numbers such as 256.0, which clients send that keep all numbers as floats."""
+    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    values = {name: _integer(msgspec.json.decode(raw[name])) for name in _INTEGERS if name in raw}
+    return msgspec.json.encode({**raw, **values})
+
+
+def _integer(value: object) -> object:
+    """A float's whole number, if it is one and exact. Other values stay."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _options(given: dict[str, Any], param: str = "") -> dict[str, Any]:

@@ -27,7 +27,7 @@ from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.server.answer_objects import ChatStyle, Style
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
-from specdec_cli.server.request_bodies import ChatBody, CompletionBody, parse
+from specdec_cli.server.request_bodies import ChatBody, CompletionBody, InvalidRequest, parse
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
 
@@ -137,6 +137,19 @@ def test_the_templates_variables_are_the_requests_or_else_the_servers(server):
     thinks = {"messages": ASKED, "reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
     wanted = [parse(json.dumps({**thinks, **more}).encode(), ChatBody) for more in ({}, {"chat_template_kwargs": None})]
     assert [body.template_variables["enable_thinking"] for body in wanted] == [True, False]
+
+
+def test_whole_numbers_may_be_floats():
+    """As clients send them that keep all numbers as doubles; no other floats, nor true."""
+    body = {"messages": ASKED, "seed": 5.0, "n": 2.0, "top_logprobs": 3.0, "logprobs": True, "top_k": 40.0}
+    parsed = parse(json.dumps({**body, "max_tokens": 256.0, "temperature": 1.0}).encode(), ChatBody)
+    sampling = parsed.sampling(0, 9)
+    numbers = (sampling.max_tokens, sampling.seed, parsed.n_choices, sampling.logprobs, sampling.top_k)
+    assert numbers == (256, 5, 2, 3, 40) and {*map(type, numbers)} == {int}
+    for name, value in itertools.product(("max_tokens", "n", "seed", "top_k"), (1.5, True, 1e300)):
+        with pytest.raises(InvalidRequest) as caught:
+            parse(json.dumps({**body, name: value}).encode(), ChatBody)
+        assert caught.value.param == name
 
 
 def test_the_texts_of_a_message_are_lines():
