@@ -78,7 +78,7 @@ def serve(
         if api_key is None and host not in LOOPBACK:
             note = "note: anyone who can reach this server can use it; --api-key restricts that"
             print_parts(note, stderr=True, style="dim")
-        server = Server(answering, strict_model, show if sys.stderr.isatty() else None)
+        server = Server(answering, strict_model, show if sys.stderr.isatty() else lambda _: None, show)
         number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
     os._exit(128 + number)  # Python's own exit stops the thread that ends the process in time, and may take seconds
 

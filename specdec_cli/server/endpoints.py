@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import cache, partial
@@ -37,6 +38,8 @@ _BODY_S = 30.0
 _RETRY_S = 2
 _GONE = 499
 """nginx's status for a client that closed the request."""
+_MOST_NOTES = 100
+"""Notes that are remembered, so that they aren't logged again."""
 _BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SCRIPTS = ("tokens.js", "vendored/libraries.js", "chat_markdown.js", "chat_answer.js", "chat_kept.js", "chat_page.js")
 _T = TypeVar("_T")
@@ -52,11 +55,19 @@ class Server:
     """The endpoints for one model.
 
     strict: reject requests for other models, rather than ignore the names that editors send. log: called with a line
-    for each request: answered, failed or given up by the client.
+    for each request: answered, failed or given up by the client. log_note: called with notes of answers, such as why a
+    drafter failed, once each.
     """
 
-    def __init__(self, answering: Answering, strict: bool = False, log: Callable[[str], None] | None = None) -> None:
-        self._answering, self._strict, self._log = answering, strict, log or (lambda _: None)
+    def __init__(
+        self,
+        answering: Answering,
+        strict: bool = False,
+        log: Callable[[str], None] = lambda _: None,
+        log_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._answering, self._strict, self._log, self._log_note = answering, strict, log, log_note
+        self._logged_notes = deque[str](maxlen=_MOST_NOTES)
         self._metrics = ServerMetrics(answering.scheduler)
 
     def app(self, middleware: Sequence[Middleware]) -> Starlette:
@@ -186,7 +197,12 @@ class Server:
             self._log(f"a request ended before it was complete, after {perf_counter() - began:.1f} s")
             raise
         finally:
-            self._metrics.add([choice for choice in choices if hasattr(choice, "result")], began)
+            started = [choice for choice in choices if hasattr(choice, "result")]
+            self._metrics.add(started, began)
+            for note in (note for choice in started for note in choice.result.notes):
+                if note not in self._answering.notes and note not in self._logged_notes:
+                    self._logged_notes.append(note)
+                    self._log_note(f"note: {note}")
         self._log(log_line(objects.figures(choices), perf_counter() - began))
 
 

@@ -61,6 +61,7 @@ class ChoiceEvent(NamedTuple):
 class Answering:
     """Answers the requests of a server or a batch. names: the model's names; answers carry the first. max_tokens: the
     default for requests that don't set it. piece: the bytes of a token. most_choices: the most answers to a request.
+    notes: those about the models before the first answer.
     """
 
     def __init__(self, scheduler: Scheduler, names: Sequence[str], max_tokens: int | None = None) -> None:
@@ -69,6 +70,7 @@ class Answering:
         self._any = scheduler.slots.sessions[0]
         """Any slot's session: settings and tokenizer are the same in all."""
         self.piece = self._any.models.target.model.piece
+        self.notes = (*self._any.pair.notes, *self._any.weights.notes)
         self._max_tokens = max_tokens
         # Three pools, so that long work delays only long work, and no grammar delays a prompt.
         self._quick, self._grammars, self._slow = (ThreadPoolExecutor(n, "preparing") for n in (2, 1, 1))

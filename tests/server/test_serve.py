@@ -338,7 +338,7 @@ def test_metrics(server, ask):
 
 def test_metrics_of_a_request_that_is_cancelled():
     """What was generated counts, and so does the time in the queue."""
-    server = Server(SimpleNamespace(scheduler=SimpleNamespace(jobs=(), waiting=())))
+    server = Server(SimpleNamespace(scheduler=SimpleNamespace(jobs=(), waiting=()), notes=()))
     choices = [RequestChoice(index, [1], SamplingParams()) for index in range(3)]
     with pytest.raises(asyncio.CancelledError), server._counted(choices):
         for choice in choices[:2]:
@@ -350,6 +350,17 @@ def test_metrics_of_a_request_that_is_cancelled():
     found = dict(line.split() for line in server._metrics.text().splitlines() if line[0] != "#")
     assert [found[f"specdec_{name}"] for name in COUNTS] == ["1.0", "2.0", "2.0"]
     assert float(found["specdec_time_to_first_token_seconds_sum"]) >= 14
+
+
+def test_notes_of_answers_are_logged_once():
+    """Not those that the server printed when it started."""
+    lines = []
+    server = Server(SimpleNamespace(scheduler=None, notes=("old",)), log_note=lines.append)
+    for notes in (("old", "the x drafter failed"), ("the x drafter failed", "other")):
+        choice = RequestChoice(0, [1], SamplingParams())
+        with server._counted([choice]):
+            choice.result = GenerationResult(Settings(target="target"), 0, [1], notes)
+    assert lines == ["note: the x drafter failed", "note: other"]
 
 
 def test_a_stream_that_fails_is_logged(caplog):
