@@ -203,8 +203,8 @@ class Gate:
     """Rejects requests that aren't allowed.
 
     key: the API key, if any. cors: other origins whose pages may send requests. host: what the server listens on.
-    Without a key, and on this machine alone, it only accepts requests to that host, so that a page can't get in through
-    a host name that it points at this machine. A server that listens everywhere accepts all names.
+    Without a key, it only accepts requests to that host, so that a page can't get in through a host name that it points
+    at this machine. With a key, or if the server listens everywhere, it accepts all names.
     """
 
     def __init__(self, key: str | None, cors: Sequence[str], host: str) -> None:
@@ -237,11 +237,13 @@ class Gate:
 
     def _accepts(self, host: str) -> bool:
         """Whether a request may name this host, perhaps with a port."""
+        if self._key:
+            return True
         with suppress(ValueError):
             name = urlsplit(f"//{host}").hostname
             if self._host in LOOPBACK:
                 return name in LOOPBACK
-            if self._key or self._host in EVERYWHERE or name == self._host.lower():
+            if self._host in EVERYWHERE or name == self._host.lower():
                 return True
             return bool(ip_address(name or ""))  # other names could point anywhere
         return False

@@ -110,7 +110,8 @@ def test_a_client_that_leaves_after_several_requests_ends_the_first(later):
     ("host", "key", "asked", "status"),
     [
         ("127.0.0.1", None, "[::1]:8080", 200),
-        ("127.0.0.1", "secret", "evil.example", 403),
+        ("127.0.0.1", None, "tunnel.example", 403),
+        ("127.0.0.1", "secret", "tunnel.example", 401),
         ("box.example", None, "BOX.example:8080", 200),
         ("box.example", None, "evil.example", 403),
         ("box.example", None, "", 403),
