@@ -89,9 +89,10 @@ class Message(Struct):
     role: str
     content: str | list[TextPart] | None = None
     tool_calls: list[Any] | None = None
+    function_call: Any = None
 
     def __post_init__(self) -> None:
-        if self.tool_calls or self.role == "tool":
+        if self.tool_calls or self.function_call or self.role in ("tool", "function"):
             raise ValueError("tools are not supported")
 
     def plain(self) -> dict[str, str]:

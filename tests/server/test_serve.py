@@ -233,6 +233,8 @@ def test_stop_strings_and_several_prompts(server):
         (TEXT, {"prompt": "x", "json_schema": {"type": "strnig"}}, "strnig", None),
         (CHAT, {"messages": [*ASKED, {"role": "assistant", "tool_calls": [{}]}]}, "tools", "messages"),
         (CHAT, {"messages": [*ASKED, {"role": "tool", "content": "4"}]}, "tools", "messages"),
+        (CHAT, {"messages": [*ASKED, {"role": "assistant", "function_call": {"name": "f"}}]}, "tools", "messages"),
+        (CHAT, {"messages": [*ASKED, {"role": "function", "name": "f", "content": "4"}]}, "tools", "messages"),
         (CHAT, {"messages": ASKED, "prediction": {"type": "file", "content": "x"}}, "file", "prediction"),
         (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, "response_format", None),
         (CHAT, {"messages": ASKED, "chat_template_kwargs": [1]}, "object", "chat_template_kwargs"),
