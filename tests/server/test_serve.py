@@ -152,6 +152,13 @@ def test_whole_numbers_may_be_floats():
         assert caught.value.param == name
 
 
+@pytest.mark.parametrize("text", [r"a \ud83d", r"a \uD83D and more text", r"\ude00 b", r"\ud83d\ude00\ud83d"])
+def test_half_an_emoji_is_refused_as_what_it_is(text):
+    with pytest.raises(InvalidRequest, match="half a surrogate pair"):
+        parse(f'{{"prompt": "{text}"}}'.encode(), CompletionBody)
+    assert parse(rb'{"prompt": "\ud83d\ude00"}', CompletionBody).prompts == ["\U0001f600"]
+
+
 def test_the_texts_of_a_message_are_lines():
     parts = [{"type": "text", "text": text} for text in "ab"]
     body = json.dumps({"messages": [{"role": "user", "content": parts}]})
