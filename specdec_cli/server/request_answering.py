@@ -101,8 +101,11 @@ class Answering:
         if not 0 < len(prompts) * body.n_choices <= self.most_choices:
             raise InvalidRequest(f"the number of prompts times n must be 1 to {self.most_choices}", "n")
         try:
-            settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
-            require_chains(settings)
+            try:
+                settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
+                require_chains(settings)
+            except SpecdecError as error:
+                raise InvalidRequest(str(error), "speculative") from None
             grammar = body.bound
             large = grammar is not None and await self._compile(grammar)
             variables = {**settings.template_variables, **body.template_variables}

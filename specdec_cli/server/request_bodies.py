@@ -137,13 +137,14 @@ class Body(Struct):
 
     def __post_init__(self) -> None:
         if self.max_tokens == 0:
-            raise ValueError("max_tokens must be at least 1, or -1 for the server's own limit")
+            name = "max_tokens" if getattr(self, "max_completion_tokens", None) is None else "max_completion_tokens"
+            raise InvalidRequest(f"{name} must be at least 1, or -1 for the server's own limit", name)
         self.max_tokens = None if self.max_tokens == -1 else self.max_tokens
         _ = self.bound
 
     @property
     def bound(self) -> Grammar | None:
-        """The grammar that the answer must match. Raises ValueError."""
+        """The grammar that the answer must match. Raises ValueError, InvalidRequest."""
         asked = {"response_format": self._format(), "structured_outputs": self.structured_outputs}
         for name, kind in _OTHER_NAMES.items():
             if (value := getattr(self, name)) not in (None, "", []):
@@ -154,7 +155,7 @@ class Body(Struct):
         return next(iter(found.values()), None)
 
     def _format(self) -> StructuredOutputs | None:
-        """What response_format asks for. Raises ValueError."""
+        """What response_format asks for. Raises InvalidRequest."""
         given = {name: value for name, value in (self.response_format or {}).items() if value is not None}
         match {"type": "text", "schema": _OBJECT, **given}:
             case {"type": "text"}:
@@ -163,7 +164,8 @@ class Body(Struct):
                 return StructuredOutputs(json=schema or _OBJECT)
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
                 return StructuredOutputs(json=schema)
-        raise ValueError("response_format must be text, json_object, or json_schema with a schema")
+        what = "response_format must be text, json_object, or json_schema with a schema"
+        raise InvalidRequest(what, "response_format")
 
     @property
     def n_choices(self) -> int:
@@ -200,9 +202,8 @@ class Body(Struct):
         if self.speculative is False:
             return SpeculativeConfig(drafter="none")
         prediction = _text(self.prediction.content, "prediction") if self.prediction else None
-        return SpeculativeConfig(
-            prediction=prediction, **(self.speculative if isinstance(self.speculative, dict) else {})
-        )
+        more = self.speculative if isinstance(self.speculative, dict) else {}
+        return SpeculativeConfig(**_options({"prediction": prediction}), **more)
 
 
 class ChatBody(Body, kw_only=True):
