@@ -4,8 +4,10 @@ kept, what is told, and what it may cost in bytes, time, files and waits.
 
 import hashlib
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import hostile_hub as tricks
 import pytest
@@ -32,6 +34,7 @@ from huggingface_hub import close_session, constants, get_hf_file_metadata
 
 from specdec_cli.pairs import references
 from specdec_cli.pairs.hub import cache, repository, requests
+from specdec_cli.pairs.hub.download import download
 from specdec_cli.pairs.references import Reference, select
 
 INF = 10**9
@@ -238,6 +241,54 @@ def test_what_the_library_brings_is_checked_too(hub, naps, large, tmp_path):
     hub.alter(content(hub, BIG_FILE, WEIGHTS), at=-1)
     refused_here(tmp_path, "arrived damaged")
     pulled_here()
+
+
+class Xet:
+    """hf_xet, which brings files from this folder: what is called of it, and its report at the end."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def new_file_download_group(self, progress_callback, **_):
+        self.report = progress_callback
+        return nullcontext(self)
+
+    def start_download_file(self, info, path):
+        if self.error:
+            raise self.error
+        Path(path).write_bytes(next(source for source in (TARGET, DRAFT) if source.stat().st_size == info).read_bytes())
+        for done in (info // 2, info):
+            rates = {f"total_{what}_completion_rate": 1.0 for what in ("bytes", "transfer_bytes")}
+            counts = {"total_bytes_completed": done, "total_transfer_bytes_completed": done // 3, "total_bytes": info}
+            self.report(SimpleNamespace(**counts, **rates))
+
+
+@pytest.fixture
+def xet(large, monkeypatch):
+    from huggingface_hub import file_download
+    from huggingface_hub.utils import _xet
+
+    def metadata(**options):
+        url, etag, commit, length, _, error = asked(**options)
+        return url, etag, commit, length, _xet.XetFileData(file_hash=etag, refresh_route="http://none"), error
+
+    asked, session = file_download._get_metadata_or_catch_error, Xet()
+    connection = SimpleNamespace(endpoint="", access_token="", expiration_unix_epoch=0)
+    monkeypatch.setattr(file_download, "_get_metadata_or_catch_error", metadata)
+    monkeypatch.setattr(_xet, "refresh_xet_connection_info", lambda **_: connection)
+    monkeypatch.setattr(_xet, "get_xet_session", lambda: session)
+    monkeypatch.setattr("hf_xet.XetFileInfo", lambda _, length: length)
+    return session
+
+
+def test_xet_brings_a_file(xet):
+    told = []
+    model, file = planned()
+    download(model, file, lambda _, state, done: told.append((state, done)))
+    assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
+    # Bytes on the disk, and none of those on the network.
+    fetched = [("fetch", SIZES[0] // 2), ("fetch", SIZES[0])]
+    assert told == [("begin", 0), *fetched, ("check", SIZES[0]), ("done", SIZES[0])]
 
 
 def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_path, monkeypatch):

@@ -151,27 +151,25 @@ def _has_checksum(path: Path, file: RemoteFile) -> bool:
 
 
 def _bar(progress: _FileProgress) -> type[Any]:
-    """A progress bar for huggingface_hub: a class that it instantiates for each attempt."""
+    """A progress bar for huggingface_hub that shows nothing: a class that it instantiates for each attempt."""
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
-    class Bar:
-        total: int | None = None
+    class Bar(tqdm):
+        monitor_interval = 0  # starts no thread
 
-        def __init__(self, *_args: object, initial: int = 0, **_options: object) -> None:
+        def __init__(self, *args: object, initial: int = 0, **options: object) -> None:
+            super().__init__(*args, initial=initial, **{**options, "disable": True})  # type: ignore[no-untyped-call]
             self._done = initial
             progress("begin", initial)
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
 
         def update(self, count: float | None = 1) -> None:
             self._done += int(count or 0)
             progress("fetch", self._done)
 
-        def __getattr__(self, _name: str) -> Callable[..., None]:
-            """Ignore the rest, such as Xet's count of bytes on the network: `update` counts those on the disk."""
-            return lambda *_args, **_options: None
+        def update_transfer(self, _count: float) -> None:
+            """Xet counts the bytes on the network here, instead of in a second bar."""
+
+        def set_transfer_postfix_str(self, *_args: object, **_options: object) -> None:
+            """Xet shows the speed of the network here."""
 
     return Bar
