@@ -291,6 +291,11 @@ def test_xet_brings_a_file(xet):
     assert told == [("begin", 0), *fetched, ("check", SIZES[0]), ("done", SIZES[0])]
 
 
+def test_a_failure_of_xet(xet, tmp_path):
+    xet.error = RuntimeError("Task error: CAS Client Error:\n503 Service Unavailable")
+    refused_here(tmp_path, f"{BIG_FILE} could not be downloaded: Task error: CAS Client Error: 503", "Check")
+
+
 def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_path, monkeypatch):
     def lying(*args, **options):
         return replace(get_hf_file_metadata(*args, **options), etag="../../../elsewhere")

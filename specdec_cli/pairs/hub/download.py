@@ -72,7 +72,11 @@ def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: _FileProgress)
     metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
     if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
         raise DownloadError(f"the Hub reports two different files for {file.name}", "Check HF_ENDPOINT, or try again.")
-    path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress)))
+    try:
+        path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress)))
+    except RuntimeError as error:  # hf_xet's for most failures
+        what = f"{file.name} could not be downloaded: {' '.join(str(error).split())[:200]}"
+        raise DownloadError(what, "Check the network and the proxy, then try again.") from None
     progress("check", file.size)
     if not _has_checksum(path, file):
         cache.discard(model, file)
