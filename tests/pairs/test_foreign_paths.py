@@ -8,6 +8,7 @@ import pytest
 from driver import TARGET, call, complaint
 from hub_pairs import BIG_FILE, NAME, PAIR, SIZES, files, pull_here, pulled_here, weights
 
+from specdec_cli.pairs import pulled_pairs
 from specdec_cli.pairs.hub import cache
 
 
@@ -112,13 +113,31 @@ def test_what_the_library_takes_for_content_is_not_removed_elsewhere(planned, ou
     assert state(outside) == {str(outside / "file"): bytes(SIZES[0])}
 
 
-def test_damaged_content_that_repositories_share(planned):
-    """huggingface_hub may keep content beside the repositories, with links to it in theirs."""
-    pulled_here()
-    blob, shared = cache.blob_of(*planned), cache.cache_dir() / "blobs" / "ab" / "abc"
+def share(blob):
+    """As huggingface_hub does it with what Xet brings: the content beside the repositories, and a link in each."""
+    shared = cache.cache_dir() / "blobs" / "ab" / "abc"
     shared.parent.mkdir(parents=True)
     blob.replace(shared)
     blob.symlink_to(os.path.relpath(shared, blob.parent))
+    return shared
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_content_that_repositories_share_goes_with_the_last(planned, linked):
+    pulled_here()
+    shared = share(cache.blob_of(*planned))
+    other = cache.folder_of("org/other") / "blobs" / "etag"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(os.path.relpath(shared, other.parent) if linked else "nothing")
+    pair, frees = pulled_pairs.require(NAME), SIZES[1] if linked else sum(SIZES)
+    assert pulled_pairs.removable(pair) == (frees, []) and pulled_pairs.remove(pair) == frees
+    assert shared.exists() == linked and not cache.folder_of(planned[0].repo).exists()
+
+
+def test_damaged_content_that_repositories_share(planned):
+    pulled_here()
+    blob = cache.blob_of(*planned)
+    shared = share(blob)
     assert pulled_here(*PAIR, "--check")["already"]
     shared.write_bytes(bytes(SIZES[0]))
     assert pulled_here(*PAIR, "--check")["downloaded"] == SIZES[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from specdec_cli.decoding.errors import DownloadError
@@ -114,12 +115,29 @@ def freeable(model: RemoteModel, file: RemoteFile) -> int:
 
 
 def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
-    """The paths to remove for a file: its link, its partial download, and its content unless another link uses it."""
+    """The paths to remove for a file: its link, its partial download, and its content unless another link uses it.
+
+    The content may be in the store that huggingface_hub shares among repositories.
+    """
     pointer, blob = path_of(model, file), blob_of(model, file)
     content = os.path.realpath(blob)
-    links = (folder_of(model.repo) / "snapshots").rglob("*")
-    linked = any(path.is_symlink() and path != pointer and os.path.realpath(path) == content for path in links)
-    return [pointer, partial_of(model, file)] if linked else [pointer, partial_of(model, file), blob]
+
+    def linked(links: Iterable[Path], own: Path) -> bool:
+        return any(path.is_symlink() and path != own and os.path.realpath(path) == content for path in links)
+
+    paths = [pointer, partial_of(model, file)]
+    if not linked((folder_of(model.repo) / "snapshots").rglob("*"), pointer):
+        paths.append(blob)
+        if (stored := _stored(blob)) and not linked(cache_dir().glob("*--*/blobs/*"), blob):
+            paths += stored
+    return paths
+
+
+def _stored(blob: Path) -> list[Path]:
+    """The path of a blob's content among that of several repositories, where huggingface_hub stores what Xet brings."""
+    content, store = Path(os.path.realpath(blob)), cache_dir() / "blobs"
+    inside = content.is_relative_to(os.path.realpath(store))
+    return [store / content.relative_to(os.path.realpath(store))] if inside else []
 
 
 def discard(model: RemoteModel, file: RemoteFile) -> None:
@@ -127,14 +145,12 @@ def discard(model: RemoteModel, file: RemoteFile) -> None:
     pointer, blob = path_of(model, file), blob_of(model, file)
     for path in (pointer, blob):
         _require_own(path.parent)
-    content = Path(os.path.realpath(blob))
-    shared = os.path.realpath(cache_dir() / "blobs")  # huggingface_hub stores content of several repositories here
-    for path in (pointer, blob, *([content] if content.is_relative_to(shared) else [])):
+    for path in (pointer, blob, *_stored(blob)):
         path.unlink(missing_ok=True)
 
 
 def remove(model: RemoteModel, file: RemoteFile) -> int:
-    """Remove a file from the cache, and its content unless another commit uses it. Returns the bytes freed.
+    """Remove a file from the cache, and its content unless another link uses it. Returns the bytes freed.
 
     Raises DownloadError like `_require_own`, OSError if something can't be removed.
     """
