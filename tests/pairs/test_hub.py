@@ -117,6 +117,29 @@ def test_a_connection_that_breaks_again_and_again(hub, naps, tmp_path, reset):
     assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
 
 
+@pytest.mark.parametrize(("begun", "refusals"), [(True, 7), (True, 8), (False, 1)])
+def test_a_network_that_is_away_for_a_minute(hub, naps, tmp_path, monkeypatch, caplog, begun, refusals):
+    """What had begun goes on; a machine that was offline before fails at once."""
+
+    def get(*args):
+        if refused and not hub.faults:
+            raise requests.http().ConnectError(refused.pop())
+        return requests.get(*args)
+
+    refused = ["Connection refused"] * refusals
+    if begun:
+        hub.cut(content(hub, BIG_FILE, WEIGHTS), after=2_000_000)
+    monkeypatch.setattr("specdec_cli.pairs.hub.download.get", get)
+    with caplog.at_level(logging.WARNING, "specdec_cli"):
+        if refusals == 7:
+            assert Path(pulled_here()["paths"]["target"]).read_bytes() == TARGET.read_bytes()
+        else:
+            refused_here(tmp_path, "cannot reach", "continues where it stopped")
+    assert naps == ([1, 1, 2, 4, 8, 16, 32] if begun else []) and not refused
+    told = [f"specdec: the connection failed; trying again in {wait} s" for wait in (8, 16, 32)]
+    assert [record.getMessage() for record in caplog.records] == (told if begun else [])
+
+
 def test_a_header_longer_than_a_window_is_asked_for_in_growing_ones(hub, monkeypatch):
     monkeypatch.setattr("specdec_cli.pairs.hub.repository._WINDOWS", (4096, 1 << 14, 1 << 16))
     pulled_here()

@@ -113,12 +113,14 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: _Fi
         partial.unlink(missing_ok=True)
     if file.size - cache.begun(model, file) > cache.free_space():
         raise OSError(errno.ENOSPC, "no space")
+    patient = False
     while (before := cache.begun(model, file)) < file.size:
         try:
-            with_retries(lambda: _fetch_until_broken(model, file, partial, progress))
+            with_retries(lambda: _fetch_until_broken(model, file, partial, progress), patient)
         except Exception as error:  # keep going as long as bytes arrive, unless the server exceeded a limit
             if isinstance(error, DownloadError) or cache.begun(model, file) <= before:
                 raise
+            patient = True
 
 
 def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> None:

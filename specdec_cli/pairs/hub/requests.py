@@ -31,13 +31,15 @@ _MAX_TIMEOUT = 86_400
 _Result = TypeVar("_Result")
 
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each retry
+_MORE_WAITS = (8.0, 16.0, 32.0)  # for a download that had begun
 _MAX_WAIT = 60.0
 _LOGGED_WAIT = 5.0
 _log = logging.getLogger(__name__)
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
-# By name, because huggingface_hub has switched from httpx to httpx2. A connection that fails isn't retried: the machine
-# is offline, or the host doesn't exist.
+# By name, because huggingface_hub has switched from httpx to httpx2.
 _TEMPORARY_ERRORS = ("ReadTimeout", "RemoteProtocolError", "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
+# Retried only after a connection that worked: otherwise the machine is offline, or the host doesn't exist.
+_NO_CONNECTION = ("ConnectError", "ConnectTimeout")
 
 _NO_NAME = ("the Hub does not have {repo}: {why}", "Check the name.")
 _BY_CLASS = {
@@ -124,20 +126,24 @@ def closed_early() -> OSError:
     return OSError("the connection was closed early")
 
 
-def with_retries(call: Callable[[], _Result]) -> _Result:
-    """Call, and retry if the failure may be temporary. Every request to the Hub goes through here."""
+def with_retries(call: Callable[[], _Result], patient: bool = False) -> _Result:
+    """Call, and retry if the failure may be temporary. Every request to the Hub goes through here.
+
+    patient: for a download that had begun, to retry for a minute, and also if no connection is possible.
+    """
     guard()
-    for wait in _WAITS:
+    for wait in _WAITS + (_MORE_WAITS if patient else ()):
         try:
             return call()
         except Exception as error:
-            if not _is_temporary(error):
+            if not (_is_temporary(error) or (patient and type(error).__name__ in _NO_CONNECTION)):
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
             seconds = min(float(asked), _MAX_WAIT) if asked.isdecimal() else wait
             if seconds >= _LOGGED_WAIT:  # goes to stderr unless the program configures logging
-                _log.warning("specdec: the Hub asks to wait %.0f s", seconds)
+                why = "the Hub asks to wait" if asked.isdecimal() else "the connection failed; trying again in"
+                _log.warning("specdec: %s %.0f s", why, seconds)
             time.sleep(seconds)
     return call()
 
