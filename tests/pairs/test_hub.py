@@ -69,8 +69,19 @@ def test_the_hub_says_when_to_come_back(hub, naps, caplog):
     hub.fail("/api/models/", 503, headers={"Retry-After": "soon"})
     with caplog.at_level(logging.WARNING, "specdec_cli"):
         pulled_here()
-    assert naps == [7, 60, 4]  # nobody waits a day
-    told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (7, 60)]
+    assert naps == [7, 300, 4]  # nobody waits a day
+    told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (7, 300)]
+    assert [record.getMessage() for record in caplog.records] == told
+
+
+def test_the_hub_says_how_long_it_limits_requests(hub, naps, caplog):
+    """In another header, which other answers have too."""
+    for status, limit in ((429, '"resolvers";r=0;t=55'), (503, '"api";r=9;t=200'), (429, f'"api";r=0;t={INF**99}')):
+        hub.fail("/api/models/", status, headers={"RateLimit": limit})
+    with caplog.at_level(logging.WARNING, "specdec_cli"):
+        pulled_here()
+    assert naps == [56, 2, 300]
+    told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (56, 300)]
     assert [record.getMessage() for record in caplog.records] == told
 
 

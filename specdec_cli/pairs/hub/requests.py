@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each retry
 _MORE_WAITS = (8.0, 16.0, 32.0)  # for a download that had begun
-_MAX_WAIT = 60.0
+_MAX_WAIT = 300.0  # the Hub counts requests in windows of five minutes
 _LOGGED_WAIT = 5.0
 _log = logging.getLogger(__name__)
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
@@ -138,14 +138,25 @@ def with_retries(call: Callable[[], _Result], patient: bool = False) -> _Result:
         except Exception as error:
             if not (_is_temporary(error) or (patient and type(error).__name__ in _NO_CONNECTION)):
                 raise
-            response = getattr(error, "response", None)
-            asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
-            seconds = min(float(asked), _MAX_WAIT) if asked.isdecimal() else wait
+            asked = _asked_wait(error)
+            seconds = wait if asked is None else asked
             if seconds >= _LOGGED_WAIT:  # goes to stderr unless the program configures logging
-                why = "the Hub asks to wait" if asked.isdecimal() else "the connection failed; trying again in"
+                why = "the connection failed; trying again in" if asked is None else "the Hub asks to wait"
                 _log.warning("specdec: %s %.0f s", why, seconds)
             time.sleep(seconds)
     return call()
+
+
+def _asked_wait(error: Exception) -> float | None:
+    """The seconds that the Hub asks to wait before the next request, at most `_MAX_WAIT`."""
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
+
+    if (response := getattr(error, "response", None)) is None:
+        return None
+    if (asked := str(response.headers.get("Retry-After", ""))).isdecimal():
+        return min(float(asked), _MAX_WAIT)
+    limit = parse_ratelimit_headers(response.headers) if response.status_code == 429 else None
+    return min(limit.reset_in_seconds + 1, _MAX_WAIT) if limit else None
 
 
 def _is_temporary(error: Exception) -> bool:
