@@ -45,9 +45,9 @@ def kind_of(greedy: bool, accept: str) -> str:
 
 
 def path_of(target: Path, draft: Path, setup: str = "") -> Path:
-    """The file of a pair's tuning, by the names and sizes of its files. setup: a key for devices and adapters."""
-    size = "-".join(str(path.stat().st_size) for path in (target, draft))
-    identity = f"{target.name}/{draft.name}/{size}{setup and f'/{setup}'}"
+    """The file of a pair's tuning, by its files' names, sizes and ages. setup: a key for devices and adapters."""
+    about = "-".join(f"{path.stat().st_size}/{path.stat().st_mtime_ns}" for path in (target, draft))
+    identity = f"{target.name}/{draft.name}/{about}{setup and f'/{setup}'}"
     return TUNINGS.path(record_name((target.stem, draft.stem), identity))
 
 

@@ -1,6 +1,7 @@
 """What `tune` keeps: where, what comes back, and what is refused."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ def pair(tmp_path):
     return paths
 
 
-def test_what_is_kept_comes_back_for_files_of_these_names_and_sizes(pair, tmp_path):
+def test_what_is_kept_comes_back_for_files_of_these_names_sizes_and_ages(pair, tmp_path):
     assert tuning.load(*pair) is None
     path = tuning.save(*pair, FOUND)
     assert profiles.config_dir() in path.parents and path.stem.startswith("big+small-")
@@ -38,9 +39,13 @@ def test_what_is_kept_comes_back_for_files_of_these_names_and_sizes(pair, tmp_pa
     assert tuning.save(*pair, later) == path
     calibrations = {**later.calibrations, "rejection": DRAWN}  # what it has not learned anew, it keeps
     assert tuning.load(*pair) == replace(later, calibrations=calibrations)
+    before = pair[1].stat()
     pair[1].write_bytes(bytes(10))  # another quantisation, say
     assert tuning.load(*pair) is None
-    pair[1].write_bytes(bytes(999))
+    pair[1].write_bytes(bytes(999))  # trained anew
+    os.utime(pair[1], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert tuning.load(*pair) is None
+    os.utime(pair[1], ns=(before.st_atime_ns, before.st_mtime_ns))
     (tmp_path / "elsewhere").mkdir()
     assert tuning.load(pair[0].rename(tmp_path / "elsewhere" / "big.gguf"), pair[1]) is not None
 
