@@ -18,6 +18,7 @@ from hub_pairs import (
     BIG_FILE,
     PAIR,
     SIZES,
+    SMALL,
     SMALL_FILE,
     begun,
     content,
@@ -260,6 +261,14 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
     assert second["paths"]["target"] != first["paths"]["target"] and files(tmp_path) == [SMALL_FILE, BIG_FILE, BIG_FILE]
     reference = references.parse(PAIR[1])
     assert reference is not None and str(cache.find(reference)) == second["paths"]["target"]
+
+
+def test_heads_without_their_model_are_not_taken_for_it(hub):
+    path = Path(pulled_here()["paths"]["draft"])
+    heads = path.rename(path.with_name(f"mtp-{path.name}"))
+    assert cache.find(Reference(SMALL, "Q8_0")) is None and cache.find(Reference(SMALL)) is None
+    assert cache.find(Reference(SMALL, file=heads.name)) == heads
+    assert set(cache.references()) == {f"{BIG}:Q4_K_M", f"{SMALL}/{heads.name}"}
 
 
 # --- files that the Hub does not serve whole over HTTP ---

@@ -15,7 +15,7 @@ from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.gguf.reader import first_part
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.hub.requests import settings
-from specdec_cli.pairs.references import Reference, parse, quant_of, select
+from specdec_cli.pairs.references import Reference, heads_among, parse, quant_of, select
 from specdec_cli.user_files import expanded
 
 
@@ -89,6 +89,8 @@ def find(reference: Reference) -> Path | None:
     snapshots = [path for path in (folder / "snapshots").glob("*") if path.is_dir()]
     for snapshot in sorted(snapshots, key=lambda path: (path.name == last, path.stat().st_mtime), reverse=True):
         names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file()]
+        if not reference.file:  # the heads may be here without their model
+            names = sorted(set(names) - set(heads_among(names)))
         try:
             return snapshot / select(reference, names)[0]
         except DownloadError:
@@ -104,7 +106,7 @@ def references() -> list[str]:
         for path in folder.glob("snapshots/*/**/*.gguf"):
             name = path.relative_to(folder / "snapshots").as_posix().partition("/")[2]
             if name == first_part(name):
-                quant = quant_of(name)
+                quant = "" if heads_among([name]) else quant_of(name)
                 names.add(f"{repo}:{quant}" if quant else f"{repo}/{name}")
     return sorted(names)
 
