@@ -238,9 +238,10 @@ def _model(path: str | None, reference: str) -> _Model:
 
 
 def _llama_server(pair: _Pair) -> tuple[str, str]:
-    options: list[tuple[str, object]] = [_gguf(pair.target, "model", "hf-repo")]
+    options = _gguf(pair.target, "model", "hf-repo", "hf-file")
     if pair.tokens and pair.draft:
-        options += [_gguf(pair.draft, "spec-draft-model", "spec-draft-hf"), ("spec-type", "draft-simple")]
+        options += _gguf(pair.draft, "spec-draft-model", "spec-draft-hf", "spec-draft-model")
+        options += [("spec-type", "draft-simple")]
         options += [("spec-draft-n-max", pair.tokens), ("spec-draft-n-min", 0)]
         options.append(("spec-draft-p-min", pair.setting.min_p if pair.setting else 0.0))
     elif pair.tokens:
@@ -263,14 +264,14 @@ def _scaled(adapters: tuple[str, ...]) -> str:
     return ",".join(map(str, found))
 
 
-def _gguf(model: _Model, path: str, repository: str) -> tuple[str, object]:
-    """The option that names a model, and its value."""
+def _gguf(model: _Model, path: str, repository: str, file: str) -> list[tuple[str, object]]:
+    """The options that name a model, with these names, and their values."""
     if model.path:
-        return path, model.path
+        return [(path, model.path)]
     found = references.parse(model.reference)
-    if found and (quant := found.quant or references.quant_of(found.file)):
-        return repository, f"{found.repo}:{quant}"
-    return repository, model.reference
+    if found and found.file:
+        return [(repository, found.repo), (file, found.file)]
+    return [(repository, model.reference)]
 
 
 def _vllm(pair: _Pair) -> tuple[str, str]:

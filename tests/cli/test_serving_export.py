@@ -150,6 +150,16 @@ def test_models_that_the_configuration_names_count():
     assert said["--spec-draft-hf"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0" and said["--gpu-layers"] == "20"
 
 
+def test_models_that_are_not_here_are_named_by_repository_and_file():
+    """For the draft's file there is no other option: llama-server looks for it in --spec-draft-hf."""
+    said = exported("llama-server", "-m", "org/t/t.gguf", "-md", "org/d/q/d-Q8_0.gguf")
+    named = {"--hf-repo": "org/t", "--hf-file": "t.gguf"}
+    named |= {"--spec-draft-hf": "org/d", "--spec-draft-model": "q/d-Q8_0.gguf"}
+    assert named.items() <= options(said["command"]).items()
+    alone = options(exported("llama-server", "-m", "org/t:Q8_0", "--drafter", "none")["command"])
+    assert alone["--hf-repo"] == "org/t:Q8_0" and "--hf-file" not in alone
+
+
 def test_at_a_temperature_the_rule_of_the_engine_counts():
     """What is recorded with `rejection` tells nothing of llama.cpp's rule."""
     said = exported("llama-server", "-p", "demo", "--temp", "0.8", "--what-if", "rtx-4090")["measure"]
