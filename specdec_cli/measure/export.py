@@ -234,7 +234,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, machine: Ha
 
 
 def _model(path: str | None, reference: str) -> _Model:
-    return _Model(Path(path).absolute() if path else None, reference if references.parse(reference) else "")
+    return _Model(Path(path).absolute() if path else None, str(references.parse(reference) or ""))
 
 
 def _llama_server(pair: _Pair) -> tuple[str, str]:

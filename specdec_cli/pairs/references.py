@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.gguf.reader import first_part, part_names
@@ -43,8 +44,11 @@ def parse(text: str) -> Reference | None:
 
 
 def parse_remote(text: str) -> Reference | None:
-    """Parse a reference, or the address of a page on the Hub. Returns None for profiles and all else."""
-    found = _REFERENCE.fullmatch(_ADDRESS.sub("", text).replace("/resolve/main/", "/").replace("/blob/main/", "/"))
+    """Parse a reference, or the address of a page or a file on the Hub. Returns None for profiles and all else."""
+    if address := _ADDRESS.match(text):
+        path = re.split("[?#]", text[address.end() :])[0].rstrip("/").removesuffix("/tree/main")
+        text = unquote(path)
+    found = _REFERENCE.fullmatch(text.replace("/resolve/main/", "/").replace("/blob/main/", "/"))
     if found is None or (text.endswith(".gguf") and found["file"] is None):
         return None
     if any(part in ("", ".", "..") for part in found[0].split("/")) or ".." in found["repo"]:

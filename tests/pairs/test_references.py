@@ -44,6 +44,21 @@ def test_references(text, parts):
     assert str(parse(text)) == text
 
 
+@pytest.mark.parametrize("host", ["huggingface.co", "hf.co"])
+@pytest.mark.parametrize(
+    ("path", "reference"),
+    [
+        *((f"org/name{end}", "org/name") for end in ("", "/", "/tree/main", "/tree/main/", "?library=llama.cpp#use")),
+        ("org/name:Q8_0", "org/name:Q8_0"),
+        ("org/name/blob/main/a-Q8_0.gguf", "org/name/a-Q8_0.gguf"),
+        ("org/name/resolve/main/BF16/a%20file.gguf?download=true", "org/name/BF16/a file.gguf"),
+        ("org/name/resolve/main/a%3Fb.gguf", "org/name/a?b.gguf"),
+    ],
+)
+def test_addresses_on_the_hub(host, path, reference):
+    assert parse(f"https://{host}/{path}") == parse(reference) is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -51,6 +66,8 @@ def test_references(text, parts):
         *("org/name/file", "org/name:Q8_0/file.gguf", "org/name:../x", "org/name//file.gguf", "org/name/../file.gguf"),
         *("org/../file.gguf", "o..rg/name", "-org/name", "org\\name", "org/name/a\\b.gguf", "\u00f6rg/name"),
         *("org/name\n", "org/\x1b[31m", "https://example.org/org/name", "org/" + "x" * 97),
+        *("https://hf.co/org", "https://hf.co/org/name/resolve/main/%2e%2e/a.gguf", "https://hf.co/org/%2e%2e"),
+        *("org/name/", "org/name?download=true", "org%2Fname", "org/name/tree/main"),
     ],
 )
 def test_other_names(text):
