@@ -25,7 +25,7 @@ from specdec_cli.llama import host, quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy, Unfit
-from specdec_cli.pairs import made_drafts
+from specdec_cli.pairs import made_drafts, pulled_pairs
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.profiles import is_profile, model_name
 from specdec_cli.settings.config import check_value
@@ -186,8 +186,9 @@ def remembered(target: Path, out: Path, how: str) -> tuple[str, ...]:
 
 def find_target(name: str) -> tuple[Path, Header]:
     """A model's file and header. Raises DownloadError if it isn't here, SpecdecError if no draft can be made of it."""
-    flag = [] if is_profile(name) else ["--target"]
-    path = locate(model_name(name, "target"), shlex.join(["specdec", "pull", *flag, name]))
+    flag, model = [] if is_profile(name) else ["--target"], model_name(name, "target")
+    pair = pulled_pairs.readable(name)
+    path = (pair and pair.path(model)) or locate(model, shlex.join(["specdec", "pull", *flag, name]))
     header = read_header(path)
     require_runnable(header)
     require_tokenizer(header)

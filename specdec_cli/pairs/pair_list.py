@@ -93,10 +93,10 @@ def _sound(name: str) -> Profile:
 
 def _summary(profile: Profile) -> PairSummary:
     models = [model for model in (profile.model("target"), profile.model("draft")) if model]
-    paths = [_local_path(model) for model in models]
+    pulled = pulled_pairs.readable(profile.name)
+    paths = [(pulled and pulled.path(model)) or _local_path(model) for model in models]  # `run` uses the pulled commit
     here = [path for path in paths if path]
     whole = len(here) == len(paths)
-    pulled = pulled_pairs.readable(profile.name)
     begun = here or (pulled and any(cache.begun(*file) for file in pulled.files()))
     stated = int(profile.download_gb * 1e9) if profile.download_gb else None
     about = profile.name, profile.target, profile.draft, profile.description, profile.fits_gb

@@ -57,6 +57,13 @@ class PulledPair:
         target, *draft = (cache.path_of(model, model.files[0]) for model in self.models)
         return target, draft[0] if draft else None
 
+    def path(self, reference: str) -> Path | None:
+        """A model's first file, at the pulled commit. None if the pair hasn't this model, or not all of it is here."""
+        for model in self.models:
+            if model.reference == reference and all(cache.is_whole(model, file) for file in model.files):
+                return cache.path_of(model, model.files[0])
+        return None
+
 
 _PAIRS = JsonStore(
     lambda: config_dir() / "pulled", PulledPair, "Run specdec pull {name} again, or remove the file.", remade=False
