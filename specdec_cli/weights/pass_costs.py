@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -165,7 +165,7 @@ class KeptCosts:
     verify: Points = field(default_factory=dict)
     draft: Points = field(default_factory=dict)
     agreement: Agreement | None = None
-    # What was measured; `save_kept` sets these.
+    # What was measured, for readers of the file; `save_kept` sets these.
     model: str = field(default="", compare=False)
     machine: str = field(default="", compare=False)
     build: str = field(default="", compare=False)
@@ -175,21 +175,15 @@ _COSTS = JsonStore(lambda: cache_dir() / "costs", KeptCosts, "They will be measu
 
 
 def path_of(model: Path, place: Place) -> Path:
-    """The record of a model file's costs. Its name depends on the file, its size and age, and how it runs."""
+    """The record of a model file's costs. Its name depends on the file, its size and age, and where and how it runs."""
     about = model.stat()
-    identity = f"{model.name}/{about.st_size}/{about.st_mtime_ns}/{place.threads}/{place.gpu_layers}"
-    identity += place.setup and f"/{place.setup}"
-    return _COSTS.path(record_name((model.stem,), identity, digits=12))
+    identity = (model.name, about.st_size, about.st_mtime_ns, *astuple(place))
+    return _COSTS.path(record_name((model.stem,), repr(identity), digits=12))
 
 
 def load_kept(model: Path, place: Place) -> KeptCosts | None:
-    """The saved costs of a model file. Raises SpecdecError if they are damaged, or from another machine or build."""
-    path = path_of(model, place)
-    if kept := _COSTS.load(path.stem):
-        for what in ("machine", "build"):
-            if getattr(kept, what) != getattr(place, what):
-                raise SpecdecError(f"{path.name} is from another {what}", f"Remove {path}.")
-    return kept
+    """The saved costs of a model file. Raises SpecdecError if they are damaged."""
+    return _COSTS.load(path_of(model, place).stem)
 
 
 def save_kept(model: Path, place: Place, costs: KeptCosts) -> None:
