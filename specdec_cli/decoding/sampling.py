@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.constraint import Constraint
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.options import SamplingOptions
 
@@ -60,7 +61,10 @@ class StandardSampler:
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
         """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
-        return int(self.prepared(row, ahead).argmax())
+        row = self.prepared(row, ahead)
+        token = int(row.argmax())
+        require_numbers(row[token])
+        return token
 
     def likeliest(self, row: Row, count: int, ahead: Sequence[int] = ()) -> tuple[list[int], list[float]]:
         """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
@@ -80,6 +84,7 @@ class StandardSampler:
         # Each cut keeps the most likely tokens, so the cuts can run in any order as long as top-p's mass is a share of
         # what top-k leaves. min-p runs first: it is cheap and cuts most.
         best = row[row.argmax()]
+        require_numbers(best)
         ids, values = None, row
         if s.min_p > 0:
             ids = (row >= best + self._log_min_p).nonzero()[0]
@@ -201,6 +206,14 @@ def _at_least(values: NDArray[np.floating[Any]], edge: np.floating[Any], count: 
         keep[(values[kept] == edge).nonzero()[0][count - kept.size :]] = False
         kept = kept[keep]
     return kept
+
+
+def require_numbers(best: np.float32) -> None:
+    """Raise SpecdecError if the largest logit isn't a number: a damaged file or a miscompiled kernel gives NaN, for
+    which argmax returns the first, and an answer would be nonsense.
+    """
+    if not best < np.inf:
+        raise SpecdecError("the model's logits are not numbers", "The file may be damaged: download it again.")
 
 
 def confidence(row: Row) -> float:

@@ -8,7 +8,7 @@ from itertools import repeat, takewhile
 from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.loss_budget import LossBudget
+from specdec_cli.draft_length.loss_budget import START, LossBudget
 from specdec_cli.draft_length.optimal_stopping import Plan, solve
 
 LONGEST = 16
@@ -52,7 +52,7 @@ class AutoLength(LengthPolicy):
         greedy: bool = True,
         budget: LossBudget | None = None,
     ) -> None:
-        self._costs, self._calibration, self._min_p = costs, calibration, min_p
+        self._costs, self._calibration, self._min_p, self._greedy = costs, calibration, min_p, greedy
         self._siblings = SiblingCalibration(calibration, greedy)
         self._budget = budget or LossBudget()
         self._unread, self._apart, self._forced = 1, 0, 0
@@ -66,11 +66,26 @@ class AutoLength(LengthPolicy):
         self._reads_on = self._taught = False
         self._most_room = 0
         """The room at the start of the answer."""
+        self._stopped = 0
+        """Answers in a row at whose end nothing was drafted any longer."""
 
     def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()
+        if self._most_room:  # not the first answer
+            self._look_again()
         self._unread, self._forced, self._most_room = unread + 1, 0, 0
         self._apart = max(unread - 1, 0) if read_apart else 0
+
+    def _look_again(self) -> None:
+        """Where drafting has stopped, begin an answer like a new start: after one such answer, after 2, 4, 8 ... In the
+        midst of a text, the draft model is soon too far behind to be tried.
+        """
+        stopped = not self._plan.drafts or self._budget.left <= 0
+        self._stopped = self._stopped + 1 if stopped else 0
+        if self._stopped.bit_count() == 1:
+            self._calibration.age(Calibration.prior(self._greedy))
+            self._budget.left = max(self._budget.left, (START + max(self._budget.left, 0)) / 2)
+            self._wait = 0
 
     def expected_gain(self, room: int) -> float:
         if not self._plan.drafts or self._budget.left <= 0:

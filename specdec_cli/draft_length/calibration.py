@@ -24,9 +24,8 @@ _PULL = 12.0
 _DRIFT = 0.003
 """By how much the curve's offset may wander from token to token, the variance of a random walk: with half as much,
 0.998 over whole recordings; with twice as much, the same."""
-_UNKNOWN, _AGEING = 0.6, 0.05
-"""The variance of the offset before anything is known, and what is added from one start to the next. With 0.2, answers
-like the last ones run at 0.997, and others at the same speed."""
+_UNKNOWN = 0.6
+"""The variance of the offset before anything is known."""
 _PRIORS = {True: ((1.0, 1.0), (0.5, 0.8)), False: ((0.6, 0.55), (-0.8, 0.6))}
 """Offset and slope before anything is known, greedy or not, of first choices and of others. A greedy draft is mostly
 better than it believes (the bundled one by more than 1.5); the overlap of two sampled distributions depends less on how
@@ -89,17 +88,21 @@ class Calibration:
     def rates(self, hope: float = 0.0) -> list[float]:
         return [self.rate(at, hope) for at in range(BINS)]
 
-    def aged(self) -> Calibration:
-        """A copy that counts half as much, and that new outcomes move more easily."""
-        counts, accepted = ([count / 2 for count in counts] for counts in (self.counts, self.accepted))
-        variance = self.variance + _AGEING
-        return Calibration(self.offset, self.slope, variance, counts, accepted, list(self.seen), self.looks // 2)
+    def age(self, prior: Calibration) -> None:
+        """Count half as much, and go half of the way back to a prior. Where the draft model was better than that, its
+        offset stays: too much hope corrects itself, but without hope nothing is drafted, and so nothing learned.
+        """
+        self.offset = max(self.offset, (self.offset + prior.offset) / 2)
+        self.variance = (self.variance + prior.variance) / 2
+        self.counts = [count / 2 for count in self.counts]
+        self.accepted = [accepted / 2 for accepted in self.accepted]
+        self.looks //= 2
 
     def __post_init__(self) -> None:
         """Raises ValueError on what cannot have been learned, as a damaged file may hold it."""
         if {len(self.counts), len(self.accepted), len(self.seen)} != {BINS}:
             raise ValueError("not a calibration: its bins are others")
-        shape = (abs(self.offset) < 50, abs(self.slope) < 50, 0 < self.variance < 100, 0 <= self.looks < 2**53)
+        shape = (abs(self.offset) < 50, abs(self.slope) < 50, 0 < self.variance < 1e6, 0 <= self.looks < 2**53)
         outcomes = zip(self.counts, self.accepted, strict=True)
         if not all(shape) or not all(0 <= accepted <= count < 1e9 for count, accepted in outcomes):
             raise ValueError("not a calibration: a figure is out of range")

@@ -48,7 +48,7 @@ class KnownLength(LengthPolicy):
     record of what came true, and are taken as they are: tokens of one match come true or fail together, so that a
     second estimate, fed with each of them, goes too far both ways. What drafts really lose against the target alone,
     and what the search for them costs, is taken from a loss budget; where that is used up, drafting rests until the
-    text repeats itself or a prediction, which can be told without a search, or time has gone by.
+    text repeats itself, its prompt or a prediction, which can be told without a search, or time has gone by.
     """
 
     def __init__(self, costs: CostModel, min_p: float = 0.0, budget: LossBudget | None = None) -> None:
@@ -65,7 +65,8 @@ class KnownLength(LengthPolicy):
         after which no other drafter was asked."""
         self._seen, self._end = set[tuple[int, ...]](), tuple[int, ...]()
         """While drafting rests, each _REPEATED tokens in a row, and the last of them."""
-        self._prediction, self._predicted = tuple[int, ...](), set[tuple[int, ...]]()
+        self._expected: Sequence[int] = ()
+        self._passages = set[tuple[int, ...]]()
         """What the answer may follow, and once drafting rests, each _REPEATED tokens of it in a row."""
         self._repeats, self._patience = 0, 1
         """How many of these in succession had been seen, and how many end the rest: twice as many each time, until
@@ -76,9 +77,9 @@ class KnownLength(LengthPolicy):
         self._seen.clear()
         self._end, self._repeats, self._stake, self._unread = (), 0, 0.0, 0
 
-    def expect(self, prediction: Sequence[int]) -> None:
-        """Tell what the next answer may follow: where it does, drafting need not rest any longer."""
-        self._prediction, self._predicted = tuple(prediction), set()
+    def expect(self, texts: Sequence[int]) -> None:
+        """Tell what the next answer may follow, such as its prompt: where it does, drafting rests no longer."""
+        self._expected, self._passages = texts, set()
 
     def limit(self, room: int) -> int:
         self.why, self._confidences, self._searches = LengthReason.NONE, [], False
@@ -147,18 +148,18 @@ class KnownLength(LengthPolicy):
         self._watch(tokens)
 
     def _watch(self, tokens: Sequence[int]) -> None:
-        """While drafting rests, see whether the text repeats itself or the prediction, in less than a microsecond."""
+        """While drafting rests, see whether the text repeats itself or what it may follow, in under a microsecond."""
         if self._budget.left > 0:
             if self._seen:
                 self._seen.clear()
             if self._budget.left > KNOWN_START:
                 self._patience = 1
             return
-        if self._prediction and not self._predicted:
-            self._predicted.update(zip(*(self._prediction[i:] for i in range(_REPEATED)), strict=False))
+        if self._expected and not self._passages:
+            self._passages.update(zip(*(self._expected[i:] for i in range(_REPEATED)), strict=False))
         for token in tokens:
             self._end = (*self._end[1 - _REPEATED :], token)
-            self._repeats = self._repeats + 1 if self._end in self._seen or self._end in self._predicted else 0
+            self._repeats = self._repeats + 1 if self._end in self._seen or self._end in self._passages else 0
             self._seen.add(self._end)
         if self._repeats >= self._patience:
             self._stake = _STAKE if self._patience.bit_length() % 2 else 0.0

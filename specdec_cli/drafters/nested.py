@@ -73,8 +73,9 @@ class NestedDrafter(ModelDrafter):
         return Draft(tuple(tokens), tuple(q) if self._draws else None, self.name)
 
     def observe(self, step: Step) -> None:
+        drafted = self._drafting
         super().observe(step)
-        if step.drafted:
+        if drafted:  # the draft may have been passed over
             self._guesser.forget(self._proposed_at + step.accepted)
 
     def _take(

@@ -63,7 +63,7 @@ class Drafting:
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
         for policy in policies.values():
             if type(policy) is KnownLength:
-                policy.expect(self._predicted(settings, 0))
+                policy.expect([*self._predicted(settings, 0), *prompt])
         all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
         return chain_length(policies) if all_adapt else self._fixed(settings)
 

@@ -5,6 +5,7 @@ What n-grams have shown isn't kept: it depends on the text. With it, the recorde
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,11 +27,13 @@ class Learned:
     calibration: Calibration
     left: float
 
-    def begin(self) -> tuple[Calibration, LossBudget]:
-        """What to start with. Both have moved halfway back to where a first start begins, so that a text on which
-        drafting didn't pay doesn't decide about the next one.
+    def begin(self, prior: Calibration) -> tuple[Calibration, LossBudget]:
+        """What to start with, where a first start begins with `prior`. Both have moved halfway back to that, so that a
+        text on which drafting didn't pay doesn't decide about the next one.
         """
-        return self.calibration.aged(), LossBudget((START + min(max(self.left, 0.0), START)) / 2)
+        calibration = copy.deepcopy(self.calibration)
+        calibration.age(prior)
+        return calibration, LossBudget((START + min(max(self.left, 0.0), START)) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,17 @@ class Learning:
         self._now: dict[str, tuple[Calibration, LossBudget]] = {}
 
     def begin(self, name: str, calibration: Calibration, budget: LossBudget) -> tuple[Calibration, LossBudget]:
-        """What a drafter starts with: what is known, or else these. Both follow what happens, and `keep` saves them."""
+        """What a drafter starts with: what it has shown in this session or before, or else these. Both follow what
+        happens, and `keep` saves them.
+        """
         if self._known is None:
             self._known = self._load()
-        known = self._known.get(name)
-        self._now[name] = known.begin() if known else (calibration, budget)
-        return self._now[name]
+        if name in self._now:  # with other settings, such as another temperature
+            calibration, budget = copy.deepcopy(self._now[name])
+        elif known := self._known.get(name):
+            calibration, budget = known.begin(calibration)
+        self._now[name] = calibration, budget
+        return calibration, budget
 
     def share(self, name: str, calibration: Calibration) -> None:
         """A drafter follows this calibration instead, which other answers have too."""
@@ -65,9 +73,11 @@ class Learning:
     def keep(self) -> None:
         """Save what was learned for the next start, if possible."""
         found = {name: Learned(calibration, budget.left) for name, (calibration, budget) in self._now.items()}
-        if found := {name: learned for name, learned in found.items() if learned.calibration.looks}:
+        if found:
             with suppress(SpecdecError, OSError):
-                _LEARNED.save(self._file, _File(library.machine(), {**self._load(), **found}))
+                known = {**self._load(), **found}
+                known = {name: learned for name, learned in known.items() if learned.calibration.looks}
+                _LEARNED.save(self._file, _File(library.machine(), known))
 
     @property
     def _file(self) -> str:

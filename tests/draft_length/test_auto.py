@@ -98,6 +98,26 @@ def test_adapts_within_thirty_tokens_of_a_change(name):
     assert speed(changing, costs, 330, 600) > 0.95 / (costs.verify(1) + costs.other)
 
 
+@pytest.mark.parametrize("name", ["h200", "rtx-4090"])
+def test_an_answer_with_bad_drafts_does_not_end_drafting_in_the_next_ones(name):
+    costs, rng = hardware.load(name).costs, random.Random(1)
+    policy = auto(costs)
+    assert sum(drafted(policy, costs, answer(prose(rng, 300)))[-100:]) < 20
+    texts = [answer(code(rng, 300), prompt=340 * number) for number in (1, 2, 3)]
+    fresh, *gained = (
+        alone([text]).seconds(costs) / replay(each, [text], costs).seconds(costs)
+        for each, text in ((auto(costs), texts[0]), *((policy, text) for text in texts))
+    )
+    assert max(gained) > 0.9 * fresh > 1.2, gained
+
+
+def test_a_draft_that_is_bad_in_every_answer_costs_little():
+    costs, rng = hardware.load("rtx-4090").costs, random.Random(2)
+    policy, texts = auto(costs), [answer(prose(rng, 100)) for _ in range(8)]
+    seconds = [replay(policy, [text], costs).seconds(costs) / alone([text]).seconds(costs) for text in texts]
+    assert max(seconds) < 1.05 and sum(seconds) / len(seconds) < 1.02
+
+
 def test_reading_a_long_prompt_must_be_worth_it():
     """A draft model as slow at reading as at writing is not fetched for a few tokens' sake."""
     slow_reader = Costs(FLAT.verify, Curve({1: 0.001, 512: 0.5}))

@@ -103,7 +103,7 @@ def test_a_text_that_begins_to_repeat_itself_ends_a_rest():
     assert rests(policy)
 
 
-def test_a_rest_ends_where_the_answer_follows_its_prediction_again():
+def test_a_rest_ends_where_the_answer_follows_its_prompt_or_prediction_again():
     policy = known(JAGGED)
     policy.expect(range(1000, 1100))
     while policy.limit(8):

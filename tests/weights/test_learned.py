@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from engines import open_session
 from prompts import PROMPTS
 from timed import FLAT, scaled
 
-from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.calibration import BINS, Calibration
 from specdec_cli.draft_length.loss_budget import START
-from specdec_cli.weights.learned import Learned
+from specdec_cli.weights.learned import Learned, Learning
 
 
 def kept():
@@ -29,7 +30,7 @@ def answered(monkeypatch, **settings):
 
 def test_a_second_start_begins_where_the_first_ended(monkeypatch):
     seen = []
-    monkeypatch.setattr(Learned, "begin", lambda self, begin=Learned.begin: seen.append(self) or begin(self))
+    monkeypatch.setattr(Learned, "begin", lambda self, prior, begin=Learned.begin: seen.append(self) or begin(self, prior))
     answered(monkeypatch)
     assert len(kept()) == 1 and not seen
     answered(monkeypatch)
@@ -40,19 +41,48 @@ def test_a_second_start_begins_where_the_first_ended(monkeypatch):
     assert len(json.loads(kept()[0].read_text())["drafters"]) == 2
 
 
-def test_where_drafting_lost_less_is_tried_the_next_time():
-    lost = Learned(Calibration.prior(greedy=True), left=-0.5)
-    gained = Learned(Calibration.prior(greedy=True), left=20.0)
-    assert lost.begin()[1].left == START / 2 and gained.begin()[1].left == START
+def after(outcome, tokens=200):
+    """What was learned of drafts that all had the same outcome."""
     calibration = Calibration.prior(greedy=True)
-    for _ in range(50):
+    for _ in range(tokens):
         calibration.observe_confidence(3)
-        calibration.learn(3, 0.0)
-    aged = calibration.aged()
+        calibration.learn(3, outcome)
+    return calibration
+
+
+def test_where_drafting_lost_less_is_tried_the_next_time():
+    prior = Calibration.prior(greedy=True)
+    lost, gained = Learned(after(0.0), left=-0.5), Learned(after(1.0), left=20.0)
+    assert lost.begin(prior)[1].left == START / 2 and gained.begin(prior)[1].left == START
+    aged, learned = lost.begin(prior)[0], lost.calibration
     for _ in range(25):
         aged.learn(3, 1.0)
-        calibration.learn(3, 1.0)
-    assert aged.rate(3) > calibration.rate(3), "it can be overturned sooner"
+        learned.learn(3, 1.0)
+    assert aged.rate(3) > learned.rate(3), "it can be overturned sooner"
+
+
+def test_starts_without_a_draft_forget_that_drafts_were_bad_and_not_that_they_were_good():
+    """Where nothing is drafted, nothing is learned, so what was learned must not last."""
+    prior = Calibration.prior(greedy=True)
+    bad, good = after(0.0), after(1.0)
+    for _ in range(10):
+        bad, good = Learned(bad, 0.0).begin(prior)[0], Learned(good, 4.0).begin(prior)[0]
+    assert not bad.looks, "it is then no longer kept"
+    for at in range(3, BINS - 1):
+        assert abs(bad.rate(at) - prior.rate(at)) < 0.02 < good.rate(at) - prior.rate(at)
+
+
+def test_other_settings_of_a_session_begin_with_what_it_has_learned(monkeypatch):
+    started = []
+    begin = Learning.begin
+    monkeypatch.setattr(Learning, "begin", lambda *args: started.append(begin(*args)) or started[-1])
+    with open_session(draft_tokens="auto", temperature=0.7, accept="rejection") as session:
+        monkeypatch.setattr(session.costs, "of_pair", lambda text: scaled(FLAT, 0.0003))
+        prompt = session.tokenize(PROMPTS[0], raw=True)
+        list(session.events(prompt, 0))
+        list(session.events(prompt, 0, replace(session.settings, temperature=0.8)))
+    (first, _), (second, _) = started
+    assert second is not first and second.looks > first.looks > 0
 
 
 @pytest.mark.parametrize(("changed", "noted"), [({"machine": "a toaster"}, False), ({"drafters": 3}, True)])
