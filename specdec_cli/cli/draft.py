@@ -206,7 +206,15 @@ def _train(
         raise UsageError(f"{temps!r} isn't a list of temperatures", "Write it as in --temps 0,0.8.") from None
     gpu_layers = given.flags["gpu_layers"]
     options = TrainingOptions(
-        *(_target(given), out, prompts, held_out, tokens, longest, temperatures, minutes, steps),
+        target=_target(given),
+        out=out,
+        prompts=prompts,
+        held_out=held_out,
+        tokens=tokens,
+        longest=longest,
+        temperatures=temperatures,
+        minutes=minutes,
+        steps=steps,
         lr=lr,
         folder=work,
         before=against,

@@ -160,10 +160,22 @@ def compare_sources(
         rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise measures it")
     fits = comparison.verdict != "incompatible"
     advice = tuple(_advice(target.header, draft.header, ratio, memory)) if fits else ()
-    counts = comparison.n_shared, comparison.n_differing
-    tokenizers = comparison.verdict, comparison.reason, *counts, comparison.llama_cpp_accepts, comparison.checks
-    overlap = None if comparison.overlap is None else comparison.overlap.share
-    return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, advice, rounding, overlap)
+    return PairCheck(
+        verdict=comparison.verdict,
+        reason=comparison.reason,
+        n_shared=comparison.n_shared,
+        n_differing=comparison.n_differing,
+        llama_cpp_accepts=comparison.llama_cpp_accepts,
+        checks=comparison.checks,
+        target=sides[0],
+        draft=sides[1],
+        n_ctx=n_ctx,
+        ratio=ratio,
+        memory=memory,
+        advice=advice,
+        rounding=rounding,
+        overlap=None if comparison.overlap is None else comparison.overlap.share,
+    )
 
 
 def summarise(source: ModelSource, n_ctx: int, free: FreeMemory, rows: int = 0) -> ModelSummary:
@@ -173,9 +185,23 @@ def summarise(source: ModelSource, n_ctx: int, free: FreeMemory, rows: int = 0) 
     needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), free.repacked, rows)
     if free.gpu:
         needs = replace(needs, buffers=max(needs.buffers, _GPU_BUFFERS))
-    kind = header.architecture, header.quantisation, header.n_params, header.n_active_params, n_layers, n_ctx_train
-    sizes = needs.weights, needs.repacked, needs.vocabulary, needs.cache, needs.buffers, needs.total
-    return ModelSummary(source.name, *kind, *sizes, str(source.path) if source.path else None, source.remote)
+    return ModelSummary(
+        name=source.name,
+        architecture=header.architecture,
+        quantisation=header.quantisation,
+        n_params=header.n_params,
+        n_active_params=header.n_active_params,
+        n_layers=n_layers,
+        n_ctx_train=n_ctx_train,
+        size=needs.weights,
+        repacked=needs.repacked,
+        vocabulary=needs.vocabulary,
+        cache=needs.cache,
+        buffers=needs.buffers,
+        memory=needs.total,
+        path=str(source.path) if source.path else None,
+        remote=source.remote,
+    )
 
 
 def _advice(target: Header, draft: Header, ratio: float, memory: MemoryFit) -> Iterator[str]:

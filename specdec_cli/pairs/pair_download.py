@@ -194,9 +194,17 @@ class PairDownload:
                 files = f"{', '.join(unused)} ({format_bytes(sum(unused.values()))})"
                 self.notes.append(f"no pair will use {files} any more; to remove that first: specdec rm {name}")
             needed = sum(file.size - file.begun for model in models for file in model.files if not file.here)
-            place = needed, cache.free_space(), str(cache.cache_dir())
-            draft_model = models[1] if len(models) > 1 else None
-            return DownloadPlan(name, recorded, models[0], draft_model, *place, self._comparison, tuple(self.notes))
+            return DownloadPlan(
+                name=name,
+                recorded=recorded,
+                target=models[0],
+                draft=models[1] if len(models) > 1 else None,
+                to_download=needed,
+                free=cache.free_space(),
+                cache=str(cache.cache_dir()),
+                check=self._comparison,
+                notes=tuple(self.notes),
+            )
 
     def _planned(self, source: ModelSource) -> PlannedModel:
         """A model with the state of its files in the cache."""
@@ -204,7 +212,9 @@ class PairDownload:
         if remote:
             planned = [
                 PlannedFile(
-                    *(file.name, file.size, file.digest),
+                    name=file.name,
+                    size=file.size,
+                    digest=file.digest,
                     here=self._is_here(remote, file),
                     begun=cache.begun(remote, file),
                     path=str(cache.path_of(remote, file)),

@@ -99,14 +99,17 @@ def _summary(profile: Profile) -> PairSummary:
     whole = len(here) == len(paths)
     begun = here or (pulled and any(cache.begun(*file) for file in pulled.files()))
     stated = int(profile.download_gb * 1e9) if profile.download_gb else None
-    about = profile.name, profile.target, profile.draft, profile.description, profile.fits_gb
     return PairSummary(
-        *about,
-        sum(map(_file_size, here)) if whole else stated,
-        "yes" if whole else "in part" if begun else "no",
-        pulled.pulled if pulled and whole else None,
-        tuple(str(path) if path else None for path in paths),
-        speeds.last_speed(here[0], here[1]) if len(here) == 2 else None,
+        name=profile.name,
+        target=profile.target,
+        draft=profile.draft,
+        description=profile.description,
+        fits_gb=profile.fits_gb,
+        size=sum(map(_file_size, here)) if whole else stated,
+        here="yes" if whole else "in part" if begun else "no",
+        pulled=pulled.pulled if pulled and whole else None,
+        paths=tuple(str(path) if path else None for path in paths),
+        speed=speeds.last_speed(here[0], here[1]) if len(here) == 2 else None,
     )
 
 
