@@ -57,7 +57,7 @@ def chat(
             session.say(
                 f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists the commands, Ctrl-D leaves"
             )
-        for text, is_command in turns(session.take_draft):
+        for text, is_command in turns(session.take_unsent):
             session.take(text, is_command)
             if session.left:
                 break

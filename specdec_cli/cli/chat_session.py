@@ -43,7 +43,7 @@ class ChatSession:
         self.left, self.exit_code = False, 0
         self.answer: Generation | None = None
         """The last answer, if it belongs to the last message."""
-        self.draft = ""
+        self.unsent = ""
         """The text that the next line starts with."""
         self.attached = ""
         """The text that the next message starts with."""
@@ -66,9 +66,9 @@ class ChatSession:
                         raise UsageError(f"there is no command {name}", hint)
                     COMMANDS[name](self, argument.strip())
                 elif line.strip():
-                    self.draft = line  # if the message is refused
+                    self.unsent = line  # if the message is refused
                     answer = self.conversation.ask(f"{self.attached}{line}")
-                    self.draft = self.attached = ""
+                    self.unsent = self.attached = ""
                     self._run(answer)
         except Interrupted:
             complain(SpecdecError("interrupted"))
@@ -83,16 +83,16 @@ class ChatSession:
             if code not in (0, 130) or (code and not sys.stdin.isatty()):
                 self.left, self.exit_code = True, code
 
-    def take_draft(self) -> str:
+    def take_unsent(self) -> str:
         """The text that the next line starts with, fenced if it begins like a command or a fence."""
-        draft, self.draft = self.draft, ""
-        return f"{FENCE}{draft}{FENCE}" if draft.startswith(("/", FENCE)) else draft
+        unsent, self.unsent = self.unsent, ""
+        return f"{FENCE}{unsent}{FENCE}" if unsent.startswith(("/", FENCE)) else unsent
 
     def say(self, what: RenderableType) -> None:
         print_parts(what, stderr=True, style="dim", uncut=True)
 
     def _run(self, answer: Generation) -> None:
-        """Show an answer, keep it as far as it came, and report it. A message without an answer becomes the draft."""
+        """Show an answer, keep it as far as it came, and report it. A message without an answer becomes `unsent`."""
         conversation, result = self.conversation, answer.result
         if conversation.n_dropped:
             self.say(f"too long for the context: the model no longer sees the first {conversation.n_dropped} messages")
@@ -103,7 +103,7 @@ class ChatSession:
                 conversation.keep(answer)
                 self.answer = None
             elif not conversation.answered:
-                self.draft = conversation.undo() or ""
+                self.unsent = conversation.undo() or ""
         self.answer = answer
         self.say(turn_line(result.metrics, result.baseline))
 
@@ -157,9 +157,9 @@ class ChatSession:
                 self._run(conversation.ask(argument or text))
             finally:
                 if len(conversation.messages) < len(before):  # nothing was answered
-                    conversation.messages, self.answer, self.draft = before, answer, ""
+                    conversation.messages, self.answer, self.unsent = before, answer, ""
         else:
-            self.draft = text
+            self.unsent = text
 
     def do_system(self, argument: str) -> None:
         """show the system message, or set it: /system TEXT"""
@@ -267,13 +267,13 @@ def in_words(name: str, value: object, settings: Settings) -> str:
     return str(value)
 
 
-def turns(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
-    """The messages and commands of the chat, and whether each is a command. draft: what the next line starts with.
+def turns(unsent: Callable[[], str]) -> Iterator[tuple[str, bool]]:
+    """The messages and commands of the chat, and whether each is a command. unsent: what the next line starts with.
 
     A script is UTF-8, whatever the system's own encoding is. Raises UsageError if it isn't.
     """
     if sys.stdin.isatty():
-        yield from _typed(draft)
+        yield from _typed(unsent)
         return
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
@@ -295,7 +295,7 @@ def _scripted(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
         yield text, text.startswith("/") and not fenced
 
 
-def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
+def _typed(unsent: Callable[[], str]) -> Iterator[tuple[str, bool]]:
     """Lines typed in an editor with history, completion of commands, and messages of several lines by Alt-Enter or a
     fence. Ctrl-C discards the line, Ctrl-D ends the chat.
     """
@@ -352,7 +352,7 @@ def _typed(draft: Callable[[], str]) -> Iterator[tuple[str, bool]]:
             prompt_continuation="  ",
         )
     while True:
-        text = draft()
+        text = unsent()
         try:
             # The plain prompt neither shows the default nor escapes it.
             text = session.prompt(f"> {safe(text)}" if dumb else "> ", default=text)

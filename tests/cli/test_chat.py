@@ -103,9 +103,9 @@ def test_a_returned_message_keeps_its_fences(monkeypatch):
     session = ChatSession(None, None)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(PromptSession, "prompt", lambda *_, default: default)
-    for session.draft in ('/app.py:\n"""Doc."""\nx = 1', '"""Doc."""\nx = """a"""'):
-        draft = session.draft
-        assert next(turns(session.take_draft)) == (draft, False)
+    for session.unsent in ('/app.py:\n"""Doc."""\nx = 1', '"""Doc."""\nx = """a"""'):
+        unsent = session.unsent
+        assert next(turns(session.take_unsent)) == (unsent, False)
     assert next(turns(lambda: '"""code""" explain')) == ("code explain", False)
 
 
@@ -121,7 +121,7 @@ def test_a_refused_message_and_its_file_are_kept(monkeypatch):
         session.attached = "a.txt:"
         session.take("/nope", True)
         session.take("one", False)
-        assert (session.attached, session.draft) == (kept, "one")
+        assert (session.attached, session.unsent) == (kept, "one")
     session.attached = "a.txt:"
     session.do_undo("")
     assert session.attached == ""
