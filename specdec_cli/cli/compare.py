@@ -17,7 +17,7 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.cli.output import json_text, print_json, print_parts, require_place, write_file
+from specdec_cli.cli.output import json_text, print_json, print_parts, require_writable_file, write_file
 from specdec_cli.cli.prompt_input import gather
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import status_line
@@ -87,9 +87,9 @@ def compare(
     texts = [gather("-", None) or "" if each == "-" else each for each in prompt or ([piped] if piped else ())]
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
     if save:
-        kept_comparisons.require_place(save)
+        kept_comparisons.require_writable_file(save)
     if html:
-        require_place(html)
+        require_writable_file(html)
     before = kept_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))

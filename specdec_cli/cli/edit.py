@@ -16,7 +16,7 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.loading import loaded, require_template
-from specdec_cli.cli.output import print_parts, require_place, show_answer, write_file
+from specdec_cli.cli.output import print_parts, require_writable_file, show_answer, write_file
 from specdec_cli.cli.run import print_run_report
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, raw
@@ -230,7 +230,7 @@ def edit(
     if not instruction.strip():
         raise UsageError("the instruction is empty", 'Say what to change: specdec edit app.py "Add type hints."')
     if write or _can_ask():
-        require_place(file)
+        require_writable_file(file)
     settings = given.settings()
     pair = check_pair(settings)
     fix = "Use an instruct model: specdec edit -p qwen2.5-coder-1.5b ..."

@@ -41,7 +41,7 @@ def writing(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
 
 
-def require_place(path: Path) -> None:
+def require_writable_file(path: Path) -> None:
     """Raise UsageError if a file cannot be written, before minutes of measuring."""
     from specdec_cli.user_files import try_out
 

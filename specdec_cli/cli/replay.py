@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.output import print_parts, print_report, require_place, write_file
+from specdec_cli.cli.output import print_parts, print_report, require_writable_file, write_file
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import SafeConsole, can_paint
 
@@ -66,7 +66,7 @@ def replay(
         content = player.html(settings, prompt_of(recorded), events) if page else player.svg(settings, events)
         if path.exists() and path.samefile(file):
             raise UsageError(f"{path} is the recording itself", "Name another file.")
-        require_place(path)
+        require_writable_file(path)
         write_file(path, content)
     usual = math.inf if output else 1.0
     raise typer.Exit(_show(settings, events, usual if speed is None else speed, step, verbose))

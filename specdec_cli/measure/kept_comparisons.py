@@ -80,7 +80,7 @@ def kept() -> list[tuple[str, datetime]]:
     return sorted(entries, key=lambda entry: entry[1])
 
 
-def require_place(name: str) -> None:
+def require_writable_file(name: str) -> None:
     """Raise what `store` would raise, before minutes of measuring."""
     path = path_of(name)
     require_writable(path.parent)

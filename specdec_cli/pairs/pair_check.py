@@ -27,7 +27,7 @@ LARGEST_RATIO = 0.13
 """The draft's share of the target's parameters above which it rarely pays."""
 _GPU_BUFFERS = 256 << 20  # an estimate of each model's buffers on a GPU
 
-Place = Literal["gpu", "both", "main", "none", "unknown"]
+FitsIn = Literal["gpu", "both", "main", "none", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MemoryFit:
     needed: int
     gpu: int
     main: int | None
-    fits: Place
+    fits: FitsIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class FreeMemory:
             main = max(0, main - free)
         return cls(free, main, library.repacked_types())
 
-    def place(self, needed: int) -> Place:
+    def fits_in(self, needed: int) -> FitsIn:
         """Where `needed` bytes fit."""
         if self.gpu and needed <= self.gpu:
             return "gpu"
@@ -152,7 +152,7 @@ def compare_sources(
     sides = summarise(target, n_ctx, free), summarise(draft, n_ctx, free, 1 + LONGEST)
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)
-    memory = MemoryFit(needed, free.gpu, free.main, free.place(needed))
+    memory = MemoryFit(needed, free.gpu, free.main, free.fits_in(needed))
     rounding = None
     if target.path:
         from specdec_cli.weights.pass_costs import known_agreement

@@ -63,12 +63,12 @@ class BatchRun:
             try_out(output)
             done = self._answered()
             self._requests = _opened(source)
-            places = self._unanswered(done)
+            offsets = self._unanswered(done)
         except OSError as error:
             raise cannot_write(output, error) from None
-        self._left = iter(places)
+        self._left = iter(offsets)
         self.done = self.done_before = len(done)
-        self.total = len(done) + len(places)
+        self.total = len(done) + len(offsets)
 
     async def run(self, answering: Answering, at_once: int, report: Callable[[], None]) -> None:
         """report: called at the beginning and after each answer."""
@@ -78,8 +78,8 @@ class BatchRun:
             with self._requests, self._output.open("ab") as out:
 
                 async def work() -> None:
-                    for place in self._left:
-                        line = await self._answer(answering, self._request_at(place))
+                    for offset in self._left:
+                        line = await self._answer(answering, self._request_at(offset))
                         self.failed += line["response"]["status_code"] != 200
                         self.done += 1
                         out.write(msgspec.json.encode(line) + b"\n")
@@ -112,8 +112,8 @@ class BatchRun:
 
     def _unanswered(self, done: set[bytes]) -> list[int]:
         """Where the requests start that the output doesn't answer. Invalid lines go to `bad`."""
-        places, seen = [], set[bytes]()
-        for number, place, line in _lines(self._requests, self._source, _MOST_LINE):
+        offsets, seen = [], set[bytes]()
+        for number, offset, line in _lines(self._requests, self._source, _MOST_LINE):
             if not line.strip():
                 continue
             try:
@@ -129,13 +129,13 @@ class BatchRun:
                 continue
             seen.add(key)
             if key not in done:
-                places.append(place)
-        return places
+                offsets.append(offset)
+        return offsets
 
-    def _request_at(self, place: int) -> RequestLine:
+    def _request_at(self, offset: int) -> RequestLine:
         """Raises SpecdecError if the file has changed."""
         try:
-            self._requests.seek(place)
+            self._requests.seek(offset)
             return _request(self._requests.readline(_MOST_LINE + 1))
         except (OSError, ValueError, RecursionError):
             what = f"{self._source} has changed while its requests were answered"
@@ -188,7 +188,7 @@ def _key(custom_id: str) -> bytes:
 
 def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, int, bytes]]:
     """The lines of a file, with their numbers and where they start. Raises UsageError if one is too long."""
-    place = 0
+    offset = 0
     for number in range(1, _MOST_LINES + 2):
         try:
             line = file.readline(most + 1)
@@ -198,14 +198,14 @@ def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, int, by
             return
         if len(line) > most:
             raise UsageError(f"line {number} of {path} is longer than {most >> 20} MiB", _FORMAT)
-        yield number, place, line
-        place += len(line)
+        yield number, offset, line
+        offset += len(line)
     raise UsageError(f"{path} has more than {_MOST_LINES:,} lines", "Split it into several files.")
 
 
 def _opened(path: Path, pipes: bool = True) -> BinaryIO:
-    """A file to read from any place; a pipe's content is copied to a temporary one. Raises UsageError for others, which
-    may have no end.
+    """A file to read from any offset; a pipe's content is copied to a temporary one. Raises UsageError for others,
+    which may have no end.
     """
     try:
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait for its writer

@@ -44,7 +44,7 @@ def shown(before, now=RESULT):
 
 
 def test_what_is_kept_comes_back(tmp_path):
-    kept_comparisons.require_place("mine")
+    kept_comparisons.require_writable_file("mine")
     kept_comparisons.store("mine", RESULT)
     assert kept_comparisons.load("mine") == kept_comparisons.load(kept(tmp_path)) == RESULT
     assert "4.0   4.0" in shown(kept_comparisons.load("mine")) and "1.00x" not in shown(RESULT)

@@ -80,12 +80,12 @@ def test_of_heads_the_size_says_nothing():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "main", "place"),
+    ("gpu", "main", "fits_in"),
     [(0, 10, "main"), (0, 9, "none"), (0, None, "unknown"), (10, 0, "gpu"), (10, None, "gpu"), (9, 1, "both"),
      (9, 0, "none"), (9, 10, "both"), (9, None, "unknown")],
 )  # fmt: skip
-def test_places(gpu, main, place):
-    assert FreeMemory(gpu, main).place(10) == place
+def test_where_a_pair_fits(gpu, main, fits_in):
+    assert FreeMemory(gpu, main).fits_in(10) == fits_in
 
 
 def test_what_does_not_fit_is_told_with_what_to_do():
