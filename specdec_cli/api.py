@@ -82,7 +82,7 @@ def load(
 
 def _pull_missing(profile: str | None, named: dict[str, Any], progress: DownloadProgress | None) -> None:
     """Pull the models of some settings, from whatever layer they come."""
-    wanted = merged(profile, named)[0]
+    wanted = merged(profile, named).settings
     if profile and not (named["target"] or named["draft"]):
         pull(profile, translate=True, progress=progress)
     else:

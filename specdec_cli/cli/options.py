@@ -45,8 +45,8 @@ class Given:
         """An option from the command line, a variable or config.yaml; None if they leave it to the profile."""
         from specdec_cli.pairs.config_layers import merged
 
-        given, config, *_ = merged(self.profile, self.flags)[1]
-        return given.get(name, config.get(name))
+        found = merged(self.profile, self.flags)
+        return found.given.get(name, found.config.get(name))
 
 
 _COMPLETIONS = {
@@ -166,7 +166,7 @@ def _name_draft(given: Given) -> None:
     """-p and -m together: say which draft goes with the target."""
     from specdec_cli.pairs.config_layers import merged
 
-    settings = merged(given.profile, given.flags)[0]
+    settings = merged(given.profile, given.flags).settings
     if settings.draft and settings.chain.needs_model and "draft" not in given.typed:
         name = settings.draft.rpartition("/")[2]
         print_parts(f"note: -m replaces the target of {given.profile}; its draft stays: {name}", stderr=True)

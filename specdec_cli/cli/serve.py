@@ -120,9 +120,9 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answ
     settings = given.settings()
     pair = check_pair(settings)
     n_ctx, interrupt = context_of(settings, pair, _CONTEXT), Interrupt()
-    _, (*stronger, _), named = merged(given.profile, given.flags)
-    named = None if any(layer.get("target") for layer in stronger) else named
-    names = dict.fromkeys(map(str, filter(None, (named, pair.target_path.stem, pair.target_path.name))))
+    found = merged(given.profile, given.flags)
+    profile = None if found.overrides("target") else found.profile
+    names = dict.fromkeys(filter(None, (profile, pair.target_path.stem, pair.target_path.name)))
     with ExitStack() as stack:
         with interrupt:
             engine = stack.enter_context(loaded(replace(settings, ctx=n_ctx), pair, interrupt))

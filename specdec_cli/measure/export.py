@@ -161,7 +161,7 @@ def _refused(vocabularies: tuple[int, ...]) -> list[str]:
 
 def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, machine: Hardware | None) -> _Pair:
     """The models, and the draft length for an engine."""
-    named = merged(profile, given)[0]
+    named = merged(profile, given).settings
     try:
         here = resolve(profile, given)
     except DownloadError:

@@ -6,7 +6,7 @@ import shlex
 from collections import ChainMap
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,28 +21,53 @@ from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, OPTIONS, name_of
 from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
 
-_ROLES: tuple[Literal["target", "draft"], ...] = ("target", "draft")
+_Role = Literal["target", "draft"]
+_ROLES: tuple[_Role, ...] = ("target", "draft")
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSettings:
+    """The settings, with models as the user named them, and the layers they come from.
+
+    given: the command line and the environment. config: config.yaml. profile: the name of the profile, if one is used.
+    profile_layer: its settings; otherwise empty.
+    """
+
+    settings: Settings
+    given: dict[str, Any]
+    config: dict[str, Any]
+    profile_layer: dict[str, Any]
+    profile: str | None
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """The layers, the strongest first."""
+        return [self.given, self.config, self.profile_layer]
+
+    def overrides(self, *roles: _Role) -> bool:
+        """Whether a layer above the profile sets one of these models."""
+        return any(layer.get(role) is not None for layer in (self.given, self.config) for role in roles)
 
 
 def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
     """The settings of a run, with models as file paths. Takes the arguments and raises the errors of `merged`, and
     DownloadError if a model hasn't been pulled.
     """
-    settings, layers, named = merged(profile, given)
-    if named is None or any("target" in layer or "draft" in layer for layer in layers[:-1]):
+    found = merged(profile, given)
+    settings = found.settings
+    if found.profile is None or found.overrides("target", "draft"):
         draft = ["--draft", settings.draft] if settings.draft else []
         command = shlex.join(["specdec", "pull", "--target", settings.target, *draft])
     else:
-        command, pair = f"specdec pull {named}", pulled_pairs.readable(str(named))
+        command, pair = f"specdec pull {found.profile}", pulled_pairs.readable(found.profile)
         if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # use the pulled commit
             target_path, draft_path = pair.paths()
             settings = replace(settings, target=str(target_path), draft=str(draft_path) if draft_path else None)
-    return _with_heads(_located(settings, command), layers)
+    return _with_heads(_located(settings, command), found.layers)
 
 
-def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[dict[str, Any]], Any]:
-    """Merge the layers. Returns the settings, with models as the user named them; the layers, the strongest first; and
-    the profile used, if any. given: the command line and the environment, with None for what they don't set.
+def merged(profile: str | None, given: dict[str, Any]) -> MergedSettings:
+    """Merge the layers. given: the command line and the environment, with None for what they don't set.
 
     Without models and a profile, it uses the bundled demo pair. Raises UsageError on unknown keys and invalid values,
     SpecdecError on an unknown profile.
@@ -71,9 +96,9 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
         for role in _ROLES:  # a profile's name for a model means the profile's
             if layer.get(role):
                 layer[role] = profiles.model_name(layer[role], role)
-    if named is not None:
-        layers.append(_profile_layer(str(named)))
-    return _merge(layers), layers, named
+    name = None if named is None else str(named)
+    profile_layer = {} if name is None else _profile_layer(name)
+    return MergedSettings(_merge([given, config, profile_layer]), given, config, profile_layer, name)
 
 
 def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
