@@ -16,8 +16,7 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.loading import loaded, require_template
-from specdec_cli.cli.output import print_parts, require_writable_file, show_answer, write_file
-from specdec_cli.cli.run import print_run_report
+from specdec_cli.cli.output import print_parts, print_run_report, require_writable_file, show_answer, write_file
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import can_paint, raw
 from specdec_cli.gguf.chat_template import final_answer

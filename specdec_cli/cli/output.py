@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import SafeConsole, close, status_line
+from specdec_cli.display.terminal import SafeConsole, can_paint, close, status_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,6 +89,36 @@ def print_report(run: RunRecord, verbose: bool) -> None:
     from specdec_cli.display.run_report import run_details, run_report
 
     print_parts(run_report(run), *([run_details(run)] if verbose else []), stderr=True)
+
+
+def print_run_report(session: Session, answer: Generation, verbose: bool, legend_too: bool = True) -> None:
+    """The report on stderr. legend_too: explain the colours, if any."""
+    from specdec_cli.display.parts import legend
+    from specdec_cli.display.run_report import RunRecord
+    from specdec_cli.engine.contexts import memory_of
+    from specdec_cli.measure.recorded_settings import RecordedSettings
+
+    result, pair, models = answer.result, session.pair, session.models
+    if legend_too and can_paint(sys.stdout) and result.metrics.drafted:
+        print_parts(legend(), stderr=True)
+    paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
+    files = {role: path and str(path) for role, path in paths.items()}
+    adapters = {"lora": tuple(map(str, pair.adapters)), "lora_draft": tuple(map(str, pair.draft_adapters))}
+    corpus = [f"a corpus of {len(session.weights.corpus):,} tokens"] if session.weights.corpus else []
+    record = RunRecord(
+        metrics=result.metrics,
+        settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters}),
+        notes=result.notes,
+        baseline=result.baseline,
+        unmeasured=result.unmeasured,
+        undrafted=result.undrafted,
+        load_s=session.weights.load_s,
+        measuring_s=session.costs.measured_s,
+        memory=memory_of(models),
+        rounding=str(session.costs.agreement or ""),
+        machine=[*corpus, result.conditions],
+    )
+    print_report(record, verbose)
 
 
 def show_answer(

@@ -98,11 +98,10 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
             else:
                 speed = math.inf
             finished = _play(events, report, display, _clock(interrupt, speed))
-        if not finished:
-            report.notes = (f"you left early: the recording has {recorded} tokens",)
+        notes = None if finished else [f"you left early: the recording has {recorded} tokens"]
         if isinstance(display, LiveDisplay) and report.drafted:
             print_parts(legend(), stderr=True)
-        print_report(RunRecord.of_recording(report, settings), verbose)
+        print_report(RunRecord.of_recording(report, settings, notes), verbose)
         return interrupt.exit_code
 
 

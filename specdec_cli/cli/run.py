@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,14 +14,13 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.loading import loaded
-from specdec_cli.cli.output import print_json, print_parts, print_report, show_answer, writing
+from specdec_cli.cli.output import print_json, print_run_report, show_answer, writing
 from specdec_cli.cli.prompt_input import asked_grammar, asked_prediction, gather, read_file, unescaped
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import can_paint, status_line
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.generation import GenerationResult
-    from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceFile
     from specdec_cli.settings.config import Settings
 
@@ -143,34 +141,3 @@ def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Exc
         if trace.problem:
             why = trace.problem.strerror
             raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
-
-
-def print_run_report(session: Session, answer: Generation, verbose: bool, legend_too: bool = True) -> None:
-    """The report on stderr. legend_too: explain the colours, if any."""
-    from specdec_cli.display.parts import legend
-    from specdec_cli.display.run_report import RunRecord
-    from specdec_cli.engine.contexts import memory_of
-    from specdec_cli.measure.recorded_settings import RecordedSettings
-
-    result, pair, models = answer.result, session.pair, session.models
-    if legend_too and can_paint(sys.stdout) and result.metrics.drafted:
-        print_parts(legend(), stderr=True)
-    paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
-    files = {role: path and str(path) for role, path in paths.items()}
-    adapters = {"lora": tuple(map(str, pair.adapters)), "lora_draft": tuple(map(str, pair.draft_adapters))}
-    corpus = [f"a corpus of {len(session.weights.corpus):,} tokens"] if session.weights.corpus else []
-    threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
-    result.metrics.notes = result.notes
-    record = RunRecord(
-        metrics=result.metrics,
-        settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters}),
-        baseline=result.baseline,
-        unmeasured=result.unmeasured,
-        undrafted=result.undrafted,
-        load_s=session.weights.load_s,
-        measuring_s=session.costs.measured_s,
-        memory=memory_of(models),
-        rounding=str(session.costs.agreement or ""),
-        machine=[*corpus, threads, f"context {models.target.opened.n_ctx:,}"],
-    )
-    print_report(record, verbose)

@@ -39,12 +39,14 @@ _MOST_LINES, _MOST_IDLE_LINES = 3, 2
 class RunRecord:
     """What is known of a run. A recording has no load time and no memory.
 
-    unmeasured: why there is no baseline. undrafted: why nothing was drafted. measuring_s: seconds spent measuring what
-    passes cost. rounding: which passes agree bit for bit, if known. machine: threads, context and the like, for `-v`.
+    notes: what the user should know. unmeasured: why there is no baseline. undrafted: why nothing was drafted.
+    measuring_s: seconds spent measuring what passes cost. rounding: which passes agree bit for bit, if known. machine:
+    such as threads and context, for `-v`.
     """
 
     metrics: Metrics
     settings: RecordedSettings
+    notes: Sequence[str] = ()
     baseline: BaselineResult | None = None
     unmeasured: str = ""
     undrafted: str = ""
@@ -55,9 +57,14 @@ class RunRecord:
     machine: Sequence[str] = ()
 
     @classmethod
-    def of_recording(cls, metrics: Metrics, settings: RecordedSettings) -> RunRecord:
-        """With the baseline that a run without `--baseline` has: the steps in which `-k auto` drafted nothing."""
-        return cls(metrics, settings, BaselineResult.probed(metrics) if settings.draft_tokens == AUTO else None)
+    def of_recording(
+        cls, metrics: Metrics, settings: RecordedSettings, notes: Sequence[str] | None = None
+    ) -> RunRecord:
+        """With the baseline that a run without `--baseline` has: the steps in which `-k auto` drafted nothing. notes:
+        by default, the recorded ones.
+        """
+        baseline = BaselineResult.probed(metrics) if settings.draft_tokens == AUTO else None
+        return cls(metrics, settings, notes=metrics.notes if notes is None else notes, baseline=baseline)
 
 
 def run_report(run: RunRecord) -> RenderableType:
@@ -65,7 +72,7 @@ def run_report(run: RunRecord) -> RenderableType:
     if there is room.
     """
     metrics, settings = run.metrics, run.settings
-    notes, ended, kept = note_lines(metrics.notes), _ended(metrics), _kept(metrics)
+    notes, ended, kept = note_lines(run.notes), _ended(metrics), _kept(metrics)
     headlines = dict.fromkeys((_headline(run), _shortened(_headline(run), run)))
     shown = [[line for line in (headline, kept) if line] for headline in headlines]
     described = [

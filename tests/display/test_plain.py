@@ -76,7 +76,8 @@ def shown(metrics, *parts, **known):
     """The report, and what -v adds to it."""
     target = ModelMemory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
     memory = [target, ModelMemory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
-    known = {"settings": SETTINGS, "unmeasured": GenerationResult(Settings(), 0, []).unmeasured, **known}
+    unmeasured = GenerationResult(Settings(), 0, []).unmeasured
+    known = {"settings": SETTINGS, "notes": metrics.notes, "unmeasured": unmeasured, **known}
     run = RunRecord(metrics, load_s=2.5, measuring_s=0.35, memory=memory, machine=["2 threads"], **known)
     console = SafeConsole(file=StringIO(), width=110, _environ={})
     console.print(*(part(run) for part in parts or [run_report]), sep="\n")
