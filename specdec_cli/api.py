@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, cast
 from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, UsageError
 from specdec_cli.decoding.options import options_of
 from specdec_cli.display import notebook
-from specdec_cli.display.pair_tables import DownloadDisplay
+from specdec_cli.display.download_view import DownloadDisplay
 from specdec_cli.engine.async_engine import AsyncEngine
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.generation import GenerationResult

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
@@ -13,8 +14,9 @@ import typer
 from typer.core import TyperGroup
 
 from specdec_cli import __version__
-from specdec_cli.cli.error_reporting import refuse_glued, reporting
+from specdec_cli.cli.error_reporting import reporting
 from specdec_cli.cli.signals import ended_by_signals
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import neutralise_streams
 
 COMMANDS = {
@@ -41,6 +43,7 @@ COMMANDS = {
 """The first line of each command's help; the docstring of the command has the rest."""
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
 """Within a paragraph."""
+_LETTERS = re.compile(r"-[A-Za-z]{2}")
 
 
 @cache
@@ -57,6 +60,29 @@ def load(name: str) -> Any:
     for each in (found, *getattr(found, "commands", {}).values()):
         each.help = _LINE_BREAK.sub(" ", each.help or "")  # Typer would keep those of the docstring
     return found
+
+
+def _refuse_glued(command: Any, arguments: Sequence[str]) -> None:
+    """Raise UsageError for -fa if only -f is an option with a value: -n20 means -n 20, but -fa is a mistake.
+
+    command: Typer's. The arguments of a group begin with the name of one of its commands.
+    """
+    if arguments and (inner := getattr(command, "commands", {}).get(arguments[0])):
+        command, arguments = inner, arguments[1:]
+    options = {name: option for option in command.params for name in option.opts if name.startswith("-")}
+    valued = {name for name, option in options.items() if not option.is_flag}
+    before = ""
+    for argument in arguments:
+        if argument == "--":
+            return
+        is_value = before in valued
+        before = "" if is_value else argument
+        if is_value or not _LETTERS.match(argument) or argument.partition("=")[0] in options:
+            continue
+        name = max((short for short in valued if argument.startswith(short)), key=len, default=None)
+        if name:
+            value = argument.removeprefix(name)
+            raise UsageError(f"there is no option {argument}", f"-h lists all options. Did you mean {name} {value}?")
 
 
 class _Commands(TyperGroup):
@@ -83,7 +109,7 @@ class _Commands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         command = command and load(str(name))
         if not ctx.resilient_parsing:
-            refuse_glued(command, rest)
+            _refuse_glued(command, rest)
         return name, command, rest
 
 

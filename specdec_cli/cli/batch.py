@@ -11,8 +11,8 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts
-from specdec_cli.cli.serve import DEFAULTS, OPTIONS, QUEUE, open_slots
 from specdec_cli.cli.signals import cancelled_by_signals
+from specdec_cli.cli.slots import DEFAULTS, OPTIONS, QUEUE, open_slots
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 from specdec_cli.user_files import is_file

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from rich.console import RenderableType
 
 from specdec_cli.chat import kept_conversations
-from specdec_cli.cli.edit import fence_around
+from specdec_cli.cli.edit_passage import fence_around
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts, show_answer
 from specdec_cli.cli.prompt_input import read_file

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,32 +19,8 @@ if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt
 
 
-_LETTERS = re.compile(r"-[A-Za-z]{2}")
 _WrongUse: Any = typer.BadParameter.__base__
 """What Typer raises for a command line that it can't parse. It exports only this subclass."""
-
-
-def refuse_glued(command: Any, arguments: Sequence[str]) -> None:
-    """Raise UsageError for -fa if only -f is an option with a value: -n20 means -n 20, but -fa is a mistake.
-
-    command: Typer's. The arguments of a group begin with the name of one of its commands.
-    """
-    if arguments and (inner := getattr(command, "commands", {}).get(arguments[0])):
-        command, arguments = inner, arguments[1:]
-    options = {name: option for option in command.params for name in option.opts if name.startswith("-")}
-    valued = {name for name, option in options.items() if not option.is_flag}
-    before = ""
-    for argument in arguments:
-        if argument == "--":
-            return
-        is_value = before in valued
-        before = "" if is_value else argument
-        if is_value or not _LETTERS.match(argument) or argument.partition("=")[0] in options:
-            continue
-        name = max((short for short in valued if argument.startswith(short)), key=len, default=None)
-        if name:
-            value = argument.removeprefix(name)
-            raise UsageError(f"there is no option {argument}", f"-h lists all options. Did you mean {name} {value}?")
 
 
 @contextmanager

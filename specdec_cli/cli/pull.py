@@ -90,7 +90,7 @@ def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
 
 
 def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
-    from specdec_cli.display.pair_tables import DownloadDisplay
+    from specdec_cli.display.download_view import DownloadDisplay
 
     try:
         with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.sizes) as progress:

@@ -5,38 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from queue import Full, Queue
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.loading import context_of, loaded
 from specdec_cli.cli.output import print_parts
+from specdec_cli.cli.slots import DEFAULTS, OPTIONS, QUEUE, open_slots
 from specdec_cli.decoding.errors import UsageError
 
-if TYPE_CHECKING:
-    from specdec_cli.server.request_answering import Answering
-
-QUEUE = 64
-"""Answers that may wait for a slot; in a batch, for each slot."""
-_CONTEXT = 4096
-"""Tokens of context of a slot without -c, or fewer if the model was trained on fewer."""
 _MOST_LINES = 1000
 """Lines of the log that may wait for the terminal."""
 _LAST_LINES_S = 1.0
 """Seconds that they may take at the end."""
-OPTIONS = tuple(name for name in opt.ALL if name not in ("tree", "lookahead", "bitwise"))
-"""Slots share passes, which verify only chains, and round differently from passes of one answer."""
-DEFAULTS = {
-    "ctx": str(_CONTEXT),
-    "max_tokens": "the rest of the slot's context",
-    "accept": "coupled with --seed, else rejection",
-}
 
 
 @opt.takes(*OPTIONS, **DEFAULTS)
@@ -107,26 +92,3 @@ def log() -> Iterator[Callable[[str], None]]:
         with suppress(Full):
             lines.put(None, timeout=_LAST_LINES_S)
             printing.join(_LAST_LINES_S)
-
-
-@contextmanager
-def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answering]:
-    from specdec_cli.engine.scheduler import Scheduler
-    from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.pairs.config_layers import merged
-    from specdec_cli.server.request_answering import Answering
-    from specdec_cli.weights.model_pair import check_pair
-
-    settings = given.settings()
-    pair = check_pair(settings)
-    n_ctx, interrupt = context_of(settings, pair, _CONTEXT), Interrupt()
-    found = merged(given.profile, given.flags)
-    profile = None if found.overrides("target") else found.profile
-    names = dict.fromkeys(filter(None, (profile, pair.target_path.stem, pair.target_path.name)))
-    with ExitStack() as stack:
-        with interrupt:
-            engine = stack.enter_context(loaded(replace(settings, ctx=n_ctx), pair, interrupt))
-        scheduler = stack.enter_context(Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt))
-        for note in engine.notes:
-            print_parts(f"note: {note}", stderr=True, style="dim")
-        yield stack.enter_context(closing(Answering(scheduler, list(names), given.chosen("max_tokens"))))

@@ -1,27 +1,15 @@
-"""Tables of pairs, for `check`, `pull`, `ls` and `show`, and the progress of downloads."""
+"""Tables of pairs, for `check`, `pull`, `ls` and `show`."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.tables import FittingTable, Folding, label_grid, lines_table, note_lines, plain_table
-from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
 from specdec_cli.pairs.pair_download import DownloadPlan
@@ -189,47 +177,3 @@ def _memory(check: PairCheck) -> Text:
     free = "" if memory.fits == "unknown" else f" ({gpu}{main} free)"
     needed = f"{format_bytes(memory.needed)} with -c {check.n_ctx:,}, buffers included"
     return Text(f"{needed}: {_PLACES[memory.fits]}{free}", style="bold red" if memory.fits == "none" else "")
-
-
-_DOWNLOAD_LINES = {"check": "checking", "wait": "waiting, because another process is downloading"}
-_DOWNLOAD_STATES = {"check": "checking", "wait": "another specdec downloads it", "done": "done"}
-
-
-class DownloadDisplay(ExitStack):
-    """Shows the progress of downloads on stderr. On a terminal it shows all files, with rate and time left."""
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        super().__init__()
-        self._out = SafeConsole(stderr=True, soft_wrap=True)
-        self._begun = ""  # a new attempt at the same file gets no new line
-        self._sizes = sizes
-        self._tasks: dict[str, TaskID] = {}
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"),
-            console=SafeConsole(stderr=True),
-        )
-        if can_paint(sys.stderr):
-            for name, size in sizes.items():
-                short = name.rpartition("/")[2]
-                short = short if len(short) <= 36 else f"…{short[-35:]}"  # quantisations and parts differ at the end
-                self._tasks[name] = self._bars.add_task(short, total=size, state="")
-            self.callback(self._bars.stop)
-
-    def __call__(self, name: str, state: str, done: int) -> None:
-        """Show the state of a file, and how many of its bytes are here. See `hub.download.DownloadProgress`."""
-        if self._tasks:
-            self._bars.start()
-            if state == "begin":  # what was here before says nothing about the rate
-                self._bars.reset(self._tasks[name], completed=done)
-            self._bars.update(self._tasks[name], completed=done, state=_DOWNLOAD_STATES.get(state, ""))
-        elif state == "begin" and name != self._begun:
-            rest = f", {format_bytes(done)} already here" if done else ""
-            self._out.print(f"downloading {name} ({format_bytes(self._sizes[name])}{rest})")
-            self._begun = name
-        elif state in _DOWNLOAD_LINES:
-            self._out.print(f"{_DOWNLOAD_LINES[state]} {name}")

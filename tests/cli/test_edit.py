@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli import edit as command
 from specdec_cli.cli.app import app
-from specdec_cli.cli.edit import Passage, diff, show_diff
+from specdec_cli.cli.edit import diff, show_diff
+from specdec_cli.cli.edit_passage import Passage
 from specdec_cli.decoding.errors import SpecdecError
 
 TEXT = "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n"
