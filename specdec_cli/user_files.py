@@ -93,6 +93,18 @@ def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
     return data
 
 
+def decoded(data: bytes, what: str, path: Path | None = None) -> str:
+    """The text in UTF-8 bytes, without a byte order mark. what: a name for them, for the error. path: their file.
+    Raises UsageError.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = f"{what} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}"
+        fix = f"Convert it first: iconv -t UTF-8 {path}" if path else "Convert it first, with iconv."
+        raise UsageError(problem, fix) from None
+
+
 def require_file(path: Path) -> None:
     """Raise OSError if a path exists and isn't a regular file: a pipe would block, and a device has no end."""
     if path.exists() and not path.is_file():

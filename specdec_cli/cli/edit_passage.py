@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.chat_template import final_answer
 from specdec_cli.gguf.thoughts import Thoughts
-from specdec_cli.user_files import is_file
+from specdec_cli.user_files import decoded, is_file
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
@@ -67,14 +68,11 @@ class Passage:
             raise UsageError(f"cannot read {path}: {error.strerror}", "Check its path and permissions.") from None
         if len(data) > _MOST_BYTES:
             raise UsageError(f"{path} has more than {_MOST_BYTES >> 20} MiB", "Name a smaller file.")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise UsageError(f"{path} is not UTF-8 text", "Convert it first, with iconv.") from None
+        text = decoded(data, str(path), path)
         if "\0" in text:
             raise UsageError(f"{path} is not text: it holds zero bytes", "Name a text file.")
-        mark = "\ufeff" if text.startswith("\ufeff") else ""
-        every = lines_of(text[len(mark) :])
+        mark = "\ufeff" if data.startswith(BOM_UTF8) else ""
+        every = lines_of(text)
         first, last = _range(lines, len(every)) if every else (1, 0)
         before, chosen, behind = ("".join(part) for part in (every[: first - 1], every[first - 1 : last], every[last:]))
         if not chosen.strip():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.user_files import decoded
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
@@ -28,7 +29,7 @@ def gather(argument: str | None, file: Path | None) -> str | None:
     """
     asked = "-" in (argument, str(file))
     parts = [None if argument == "-" else argument, None if file is None or str(file) == "-" else read_file(file)]
-    text = _decoded(sys.stdin.buffer, "standard input") if asked or _is_piped() else ""
+    text = _read(sys.stdin.buffer, "standard input") if asked or _is_piped() else ""
     parts.append(text.rstrip("\r\n") if text or asked else None)
     given = [part for part in parts if part is not None]
     if not given:
@@ -43,7 +44,7 @@ def read_file(file: Path, what: str = "prompt file") -> str:
     """The text of a file without line breaks at its end. Raises UsageError."""
     try:
         with file.open("rb") as opened:
-            return _decoded(opened, str(file)).rstrip("\r\n")
+            return _read(opened, str(file), file).rstrip("\r\n")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
         to_do = "Check its path and permissions."
@@ -94,14 +95,9 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\[nt\\]", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[0][1]], text)
 
 
-def _decoded(file: BinaryIO, source: str) -> str:
+def _read(file: BinaryIO, source: str, path: Path | None = None) -> str:
+    """The text of an open file. Raises UsageError if it is too long, or isn't text, OSError if it can't be read."""
     data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{source} is too long for a prompt: more than {_MOST_BYTES >> 20} MiB", "Use a part of it.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        what = f"{source} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}"
-        from_stdin = source == "standard input"
-        to_do = "Convert it first, with iconv." if from_stdin else f"Convert it first: iconv -t UTF-8 {source}"
-        raise UsageError(what, to_do) from None
+    return decoded(data, source, path)

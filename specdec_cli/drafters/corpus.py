@@ -22,7 +22,7 @@ from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.vocabulary import tokenizer_digest
 from specdec_cli.json_store import FORMAT, digest
-from specdec_cli.user_files import cache_dir, expanded, format_bytes, remove_abandoned, write_whole
+from specdec_cli.user_files import cache_dir, decoded, expanded, format_bytes, remove_abandoned, write_whole
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
@@ -178,14 +178,11 @@ def text_of(source: Source) -> str | None:
     try:
         data = source.path.read_bytes()
         _require_text(data[:_LOOKED_AT], source.path)
-        return data.decode("utf-8-sig")
+        return decoded(data, f"the corpus {source.path}", source.path)
     except OSError as error:
         problem = _unusable(source.path, error)
     except UsageError as error:
         problem = error
-    except UnicodeDecodeError as error:
-        where = f"byte {data[error.start]:#04x} at {error.start:,}"
-        problem = UsageError(f"the corpus {source.path} is not UTF-8 text: {where}", "Convert it with iconv -t UTF-8.")
     if source.named:
         raise problem
     return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.pairs.profiles import DEMO
-from specdec_cli.user_files import bundled_dir, config_dir, named, suggest
+from specdec_cli.user_files import bundled_dir, config_dir, decoded, named, suggest
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
@@ -163,13 +163,10 @@ def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
         if len(data) > _MOST_BYTES or data.count(b"\n") > _MOST_LINES:
             what = f"{path.name} is over {_MOST_BYTES >> 20} MB or {_MOST_LINES:,} lines, too large for prompts"
             raise UsageError(what, "Use a part of it.")
-        text = data.decode("utf-8-sig")
+        text = decoded(data, path.name, path)
     except FileNotFoundError:
         hint = suggest(source, suites, "Suites")
         raise UsageError(f"there is no prompt suite or file {source!r}", hint) from None
-    except UnicodeDecodeError as error:
-        what = f"{path.name} is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start:,}"
-        raise UsageError(what, f"Convert it first: iconv -t UTF-8 {path}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"can't read the prompts {source!r}: {reason}", "Check the path and permissions.") from None
