@@ -14,6 +14,7 @@ from specdec_cli.cli.output import print_parts
 from specdec_cli.cli.signals import cancelled_by_signals
 from specdec_cli.cli.slots import DEFAULTS, OPTIONS, QUEUE, open_slots
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display.terminal import status_line
 from specdec_cli.user_files import is_file
 
@@ -57,8 +58,8 @@ def batch(
     seconds = monotonic() - started
     for number, why in work.bad:
         print_parts(f"line {number} is not a request: {why}", stderr=True)
-    answers = f"{work.done:,} answer{'s' * (work.done != 1)} in {output}"
-    failed = f" ({work.failed:,} error{'s' * (work.failed != 1)})" if work.failed else ""
+    answers = f"{counted(work.done, 'answer')} in {output}"
+    failed = f" ({counted(work.failed, 'error')})" if work.failed else ""
     speed = f"; {work.written / seconds:,.1f} tokens/s" if work.written else ""
     print_parts(f"{answers}{failed}{speed}", stderr=True, uncut=True)
     raise typer.Exit(1 if work.bad or work.failed else 0)

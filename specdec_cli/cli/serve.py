@@ -17,6 +17,7 @@ from specdec_cli.cli import options as opt
 from specdec_cli.cli.output import print_parts
 from specdec_cli.cli.slots import DEFAULTS, OPTIONS, QUEUE, open_slots
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.wording import counted
 
 _MOST_LINES = 1000
 """Lines of the log that may wait for the terminal."""
@@ -57,7 +58,7 @@ def serve(
     with listen(host, port) as listening, open_slots(given, parallel, queue) as answering, log() as show:
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
-        slots = f"{parallel} slot{'s' * (parallel != 1)} of {answering.scheduler.n_ctx:,} tokens"
+        slots = f"{counted(parallel, 'slot')} of {answering.scheduler.n_ctx:,} tokens"
         what = f"{answering.names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, uncut=True)
         if api_key is None and host not in LOOPBACK:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specdec_cli.decoding.costs import Curve
+from specdec_cli.decoding.wording import counted, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,14 @@ class Agreement:
         return ()
 
     def __str__(self) -> str:
-        where = f"{self.threads} thread{'s' * (self.threads > 1)}, {_listed(self.contexts)} tokens of context"
+        where = f"{counted(self.threads, 'thread')}, {_numbers(self.contexts)} tokens of context"
         text = f"no pass over several tokens agrees bit for bit with a pass over one ({where})"
         if self.widest > self.reference:
             text = f"passes of {self.reference} to {self.widest} tokens agree bit for bit ({where})"
         if self.off:
-            text += f"; logits of {_listed(sorted(self.off))} differ by up to {max(self.off.values()):.2g}"
+            text += f"; logits of {_numbers(sorted(self.off))} differ by up to {max(self.off.values()):.2g}"
         return text
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    words = [f"{number:,}" for number in numbers]
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+def _numbers(numbers: Sequence[int]) -> str:
+    return listed([f"{number:,}" for number in numbers])

@@ -21,6 +21,7 @@ import numpy as np
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.sampling import Row, StandardSampler
 from specdec_cli.decoding.types import Draft, Event, Rows, Step, Target, Verdict
+from specdec_cli.decoding.wording import counted
 
 Unit = Literal["logits", "probability"]
 
@@ -100,7 +101,7 @@ class Divergence:
 
 def _with(width: int) -> str:
     """How a token was chosen. The passes themselves may have another width: --bitwise pads and splits them."""
-    return f"with {width - 1} draft token{'s' * (width > 2)} to verify" if width > 1 else "with the answer's own passes"
+    return f"with {counted(width - 1, 'draft token')} to verify" if width > 1 else "with the answer's own passes"
 
 
 class Choice:

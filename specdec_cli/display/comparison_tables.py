@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display.tables import FittingTable, bullets, plain_table
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
@@ -142,14 +143,14 @@ def preamble(result: ComparisonResult) -> list[str]:
     prompts = len({trial.prompt for trial in result.trials})
     lines = [
         models + (f", a corpus of {result.corpus:,} tokens" if result.corpus else ""),
-        f"{devices}, {_count(result.machine.threads, 'thread')}, context {result.context:,}, "
+        f"{devices}, {counted(result.machine.threads, 'thread')}, context {result.context:,}, "
         f"specdec {result.specdec}, llama-cpp-python {result.versions['llama-cpp-python']}",
-        f"{_count(prompts, 'prompt')}, {_count(result.rounds, 'round')} each, variants in alternating order; "
+        f"{counted(prompts, 'prompt')}, {counted(result.rounds, 'round')} each, variants in alternating order; "
         "TTFT and TPOT in ms",
         *(_noise(name, spread) for name, spread in result.noise.items() if spread is not None and spread <= _NOISY),
     ]
     if result.skipped:
-        lines.append(f"skipped because too long for the context: {_count(len(result.skipped), 'prompt')}")
+        lines.append(f"skipped because too long for the context: {counted(len(result.skipped), 'prompt')}")
     return lines
 
 
@@ -181,10 +182,6 @@ def key(result: ComparisonResult, signs: bool = False) -> list[str]:
         names = f"{', '.join(small[:_NAMED])}{' ...' if len(small) > _NAMED else ''}"
         lines.append(f"no table for categories with fewer than {LEAST_PROMPTS} prompts: {names}")
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def finding(result: ComparisonResult, summary: Summary) -> str:

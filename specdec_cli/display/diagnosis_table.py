@@ -1,5 +1,6 @@
 """The report of `specdec doctor`."""
 
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display.tables import lines_table
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.doctor import Diagnosis
@@ -46,7 +47,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
 
 def _processor(diagnosis: Diagnosis) -> list[str]:
     """What computes, and what is wrong with that."""
-    kernels, cores = diagnosis.kernels, f"{diagnosis.threads} core{'s' * (diagnosis.threads != 1)}"
+    kernels, cores = diagnosis.kernels, counted(diagnosis.threads, "core")
     cpu = next((device.description for device in diagnosis.devices if device.kind == "CPU"), "unknown")
     lines = [f"{cpu}, {cores}; uses {', '.join(kernels.used) or 'no kernels that specdec knows'}"]
     lines += [diagnosis.build] * (not kernels.used) + [kernels.problem] * bool(kernels.problem)

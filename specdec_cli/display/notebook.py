@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from specdec_cli.decoding.types import Origin, Token
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display import comparison_html
 from specdec_cli.display.player import underlined
 from specdec_cli.engine.generation import GenerationResult
@@ -44,7 +45,7 @@ def _token(token: Token) -> Markup:
 def _figures(result: GenerationResult) -> str:
     metrics = result.metrics
     parts = [str(result.error)] if result.error else []
-    parts += [f"{metrics.emitted} token{'s' * (metrics.emitted != 1)}"]
+    parts.append(counted(metrics.emitted, "token"))
     parts += [f"{metrics.tokens_per_s:.1f} tokens/s"] if metrics.tokens_per_s else []
     if metrics.drafted and metrics.acceptance_rate is not None:
         parts.append(f"{metrics.acceptance_rate:.0%} of draft tokens accepted")

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display.parts import STYLES, bar
 from specdec_cli.display.terminal import can_paint
 
@@ -105,7 +106,7 @@ def result(found: RaceResult) -> RenderableType:
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
     if not found.alone:
         return Text("This machine is too busy: no round was completed. Try again when it's quiet.", "yellow")
-    rounds, speedup = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}", found.speedup
+    rounds, speedup = counted(len(found.alone), "round"), found.speedup
     if speedup and speedup.excludes_one:
         ending = f"{found.tokens_per_step:.1f} tokens/step"
         faster, alone = speedup.difference == "faster", "the target alone"

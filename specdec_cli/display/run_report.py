@@ -11,6 +11,7 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display.parts import bar, duration, spark
 from specdec_cli.display.tables import lines_table, note_lines
 from specdec_cli.engine.baseline import BaselineResult
@@ -139,7 +140,7 @@ def run_details(run: RunRecord) -> RenderableType:
     if metrics.forced:
         lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
     if metrics.steps:
-        passes = f"{metrics.steps} forward pass{'es' * (metrics.steps != 1)}"
+        passes = counted(metrics.steps, "forward pass", "forward passes")
         lines["steps"] = f"{passes} of the target, {metrics.tokens_per_step:.2f} tokens/step"
     if metrics.tokens_per_s:
         lines["speed"] = f"{metrics.tokens_per_s:,.1f} tokens/s, {duration(1 / metrics.tokens_per_s)} a token"
@@ -149,8 +150,7 @@ def run_details(run: RunRecord) -> RenderableType:
         names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
         shares = "  ".join(f"{name} {seconds / metrics.decode_s:.0%}" for name, seconds in names)
         lines["decoding"] = f"{duration(metrics.decode_s)}:  {shares}"
-    tokens = f"{metrics.prompt_tokens:,} token{'s' * (metrics.prompt_tokens != 1)}"
-    read = f"{tokens} in {duration(metrics.prefill_s)}"
+    read = f"{counted(metrics.prompt_tokens, 'token')} in {duration(metrics.prefill_s)}"
     lines["prompt"] = read if metrics.prompt_tokens else "not read to its end"
     lines["memory"] = _memory(run.memory) if run.memory else ""
     lines["rounding"] = run.rounding
@@ -233,7 +233,7 @@ def _kept(metrics: Metrics) -> str:
 def _ended(metrics: Metrics) -> str:
     if metrics.reason == "length":
         return f"{_REASONS[metrics.reason]} {metrics.emitted}"
-    return f"{_REASONS[metrics.reason]} after {metrics.emitted} token{'s' if metrics.emitted != 1 else ''}"
+    return f"{_REASONS[metrics.reason]} after {counted(metrics.emitted, 'token')}"
 
 
 def _lengths(counts: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.wording import counted
 from specdec_cli.display.parts import bar, duration
 from specdec_cli.display.tables import note_lines, plain_table
 from specdec_cli.engine.generation import conditions
@@ -47,7 +48,7 @@ def _measurement(result: MeasuredTuning) -> list[str]:
         tried = result.threads_tried.get(role, {})
         laps = ", ".join(f"{duration(seconds)} with {number}" for number, seconds in tried.items())
         choice = f" (a token takes {laps})" if len(tried) > 1 else ""
-        lines.append(f"{role}: {threads} thread{'s' if threads > 1 else ''}{choice}")
+        lines.append(f"{role}: {counted(threads, 'thread')}{choice}")
     if placement := result.placement_tried:
         laps = ", ".join(f"{duration(seconds)} on the {where}" for where, seconds in placement.items())
         lines.append(f"draft on the {min(placement, key=lambda where: placement[where])} (a token takes {laps})")

@@ -9,6 +9,7 @@ from pathlib import Path
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import MAX_SNAPSHOTS
+from specdec_cli.decoding.wording import counted
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.llama.model import Model
 from specdec_cli.settings.config import Settings
@@ -52,7 +53,7 @@ class ContextPlan:
         if prompt_tokens > n_ctx - 1:
             longer = bool(settings.ctx) and n_ctx < trained
             raise SpecdecError(
-                f"the prompt has {prompt_tokens:,} token{'s' * (prompt_tokens != 1)} and fills the context of {n_ctx:,}"
+                f"the prompt has {counted(prompt_tokens, 'token')} and fills the context of {n_ctx:,}"
                 + (f"; the model was trained on {trained:,}" if longer else ""),
                 "Shorten the prompt, or set a larger -c." if longer else "Shorten the prompt.",
             )

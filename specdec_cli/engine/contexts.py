@@ -12,6 +12,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.decoding.types import REVIEWED, DraftModel
+from specdec_cli.decoding.wording import counted
 from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.context_plan import ContextPlan, require_chains, require_rewinding
@@ -222,9 +223,8 @@ class Contexts:
         """Say that the CPU is busy, if it is: one note, whichever model has fewer threads."""
         self.notes = [note for note in self.notes if not note.startswith("CPU busy")]
         if own := next((own for own in self.all if own.threads < own.loaded.threads), None):
-            counted = "1 thread" if own.threads == 1 else f"{own.threads} threads"
             which = "(-t sets it)" if own is self.target else "for the draft model (-td sets it)"
-            self.note(f"CPU busy: using {counted} {which}")
+            self.note(f"CPU busy: using {counted(own.threads, 'thread')} {which}")
 
     def return_to(self, prompt: Sequence[int], length: int) -> None:
         """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold

@@ -10,13 +10,14 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
+from specdec_cli.decoding.wording import counted
 from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
 from specdec_cli.settings.config import Settings
 
 
 def conditions(threads: int, n_ctx: int) -> str:
     """The settings that a model's speed depends on, in words: a speed without them can't be compared."""
-    return f"{threads} thread{'s' * (threads != 1)}, context {n_ctx:,}"
+    return f"{counted(threads, 'thread')}, context {n_ctx:,}"
 
 
 def text_of(event: Event) -> str:

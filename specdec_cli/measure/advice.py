@@ -14,6 +14,7 @@ import numpy as np
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.statistics import geometric_interval
+from specdec_cli.decoding.wording import listed
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.simulate import half_priced
@@ -49,7 +50,7 @@ def advise(
     for what, idle in (("Nothing was drafted", none), ("Hardly any tokens came from drafts", few)):
         if idle:
             why = "any difference from the target alone is the cost of trying to draft, and noise"
-            sentences.append(f"{what} with {_listed(idle)}, so {why}.")
+            sentences.append(f"{what} with {_names(idle)}, so {why}.")
     if slow:
         sentences += _short_answers([trial for trial in trials if trial.variant in {each.variant for each in slow}])
     if costs:
@@ -71,12 +72,12 @@ def _equals(
             ratio = geometric_interval([*paired_ratios(trials, best, variant).values()])
             equal += [variant] if ratio and ratio.difference in ("no difference", "inconclusive") else []
     if equal:
-        yield f"{_listed(equal)} may be as fast as {best}: the interval of the ratio between them holds 1."
+        yield f"{_names(equal)} may be as fast as {best}: the interval of the ratio between them holds 1."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     quoted = [f"({name})" if "," in name and len(names) > 1 else name for name in names]
-    return ", ".join(quoted[:-1]) + " and " + quoted[-1] if len(quoted) > 1 else quoted[0]
+    return listed(quoted)
 
 
 def _short_answers(mine: Sequence[Trial]) -> Iterator[str]:
@@ -107,11 +108,11 @@ def _causes(
     low = [each for each in slow if each.acceptance_rate is not None and each.acceptance_rate < 0.5]
     if low:
         rates = [f"{each.acceptance_rate:.0%}" + (f" with {each.variant}" if len(measured) > 1 else "") for each in low]
-        yield f"Few draft tokens are accepted: {_listed(rates)}."
+        yield f"Few draft tokens are accepted: {_names(rates)}."
     checked = sorted({_drafted(by_variant[each.variant]) + 1 for each in slow or measured})
     steepness = [costs.verify(tokens) / costs.verify(1) for tokens in checked]
     if slow and steepness and max(steepness) > 1.5:
-        sizes, times = _listed([str(tokens) for tokens in checked]), _listed([f"{ratio:.1f}" for ratio in steepness])
+        sizes, times = listed([str(tokens) for tokens in checked]), listed([f"{ratio:.1f}" for ratio in steepness])
         yield f"On this machine, verifying {sizes} tokens takes {times} times as long as generating one."
     if experts and steepness and max(steepness) > 1.3:
         yield (

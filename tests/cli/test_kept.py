@@ -170,7 +170,7 @@ def test_interrupted_while_decoding(tmp_path, send, expected):
     steps = [line for line in map(json.loads, trace.read_text().splitlines()) if line["event"] == "step"]
     text = "".join(token["text"] for step in steps for token in step["tokens"])
     assert len(steps) > 5 and (first.decode() + rest).rstrip("\n") == text.rstrip("\n")
-    assert f"interrupted after {sum(len(step['tokens']) for step in steps)} tokens" in " ".join(err.split())
+    assert f"interrupted after {sum(len(step['tokens']) for step in steps):,} tokens" in " ".join(err.split())
     assert "kept" in err
 
 
