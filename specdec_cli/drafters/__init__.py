@@ -23,7 +23,7 @@ from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.drafters.plugin import PluginSpec
+from specdec_cli.drafters.plugin import PluginSpec, form_of
 from specdec_cli.drafters.small import SmallDrafter
 
 GROUP = "specdec.drafters"
@@ -179,9 +179,7 @@ def create_chain(names: Sequence[str], contexts: Sequence[DrafterContext]) -> Dr
 
 def form(name: str) -> DraftForm:
     """How a drafter makes its drafts."""
-    usual = DraftForm.GROWN if spec(name).needs_model else DraftForm.KNOWN
-    stated: DraftForm = getattr(spec(name), "form", usual)
-    return stated
+    return form_of(spec(name))
 
 
 def origin(name: str) -> str:

@@ -29,6 +29,12 @@ _ROUNDING = 1e-4
 _Result = TypeVar("_Result")
 
 
+def form_of(spec: Any) -> DraftForm:
+    """The form that a drafter states, or else the usual one."""
+    form: DraftForm = getattr(spec, "form", DraftForm.GROWN if spec.needs_model else DraftForm.KNOWN)
+    return form
+
+
 @dataclass(frozen=True, slots=True)
 class PluginSpec:
     """What a package's class or a program's object declares; see `DrafterSpec`. guess: None if it has none."""
@@ -59,10 +65,9 @@ class PluginSpec:
     @classmethod
     def _of(cls, name: str, loaded: Any) -> PluginSpec:
         create = loaded.create
-        usual = DraftForm.GROWN if loaded.needs_model else DraftForm.KNOWN
         needs, helps = getattr(loaded, "needs", ""), getattr(loaded, "helps", "")
         token_s = float(getattr(loaded, "token_s", 0.0))
-        form = getattr(loaded, "form", usual)
+        form = form_of(loaded)
         types = ((loaded.needs_model, bool), (needs, str), (helps, str), (form, DraftForm))
         if not (callable(create) and all(isinstance(value, kind) for value, kind in types)):
             raise TypeError("it is not a drafter")
