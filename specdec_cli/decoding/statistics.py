@@ -63,6 +63,11 @@ class Interval:
         """The interval for a table; empty if there is none."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
 
+    @property
+    def span(self) -> str:
+        """The interval in words; empty if there is none."""
+        return "" if self.low is None or self.high is None else f"{self.low:.2f} to {self.high:.2f}"
+
     def best_of(self, variants: int) -> Interval:
         """The interval if this is the best of several variants: one that holds for all of them (Bonferroni)."""
         if variants < 2 or self.low is None or self.high is None:
@@ -72,7 +77,7 @@ class Interval:
         return replace(self, low=low, high=high)
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}x" + (f" ({self.bounds.replace('-', ' to ')})" if self.bounds else "")
+        return f"{self.mean:.2f}x" + (f" ({self.span})" if self.span else "")
 
 
 @cache

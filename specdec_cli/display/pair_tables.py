@@ -123,8 +123,8 @@ def details_table(details: PairDetails, sources: bool = False) -> RenderableType
     profile, pair = details.profile, details.summary
     name, speed = shlex.quote(profile.name), ""
     if last := pair.speed:
-        interval = f" ({last.low:.2f} to {last.high:.2f})" if last.low and last.high else ""
-        ratio = f"{last.speedup:.2f}x{interval}" if last.claimed else f"not clear{interval}"
+        span = f" ({last.interval.span})" if last.interval.span else ""
+        ratio = str(last.interval) if last.claimed else f"not clear{span}"
         speed = f"{ratio}, {last.settings}, {last.when}"
     return lines_table(
         {

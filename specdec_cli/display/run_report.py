@@ -187,7 +187,7 @@ def _claim(baseline: BaselineResult) -> str:
     """What a measurement shows that isn't undecided: a ratio if its interval excludes 1. For answers with drafts."""
     speedup = baseline.speedup
     if speedup and speedup.difference == "faster":
-        return f"{speedup.mean:.2f}x as fast as the target alone ({speedup.low:.2f} to {speedup.high:.2f})"
+        return f"{speedup.mean:.2f}x as fast as the target alone ({speedup.span})"
     if speedup and speedup.difference == "slower":
         return f"slower than the target alone: {speedup}"
     return "as fast as the target alone"

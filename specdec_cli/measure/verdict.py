@@ -157,7 +157,8 @@ def _words(best: Summary, pays: Pays, setting: str, default: str | None) -> tupl
 
 def _interval(summary: Summary) -> str:
     """The interval, where it holds 1; elsewhere it is shown with the ratio."""
-    return "" if summary.claimed or not summary.bounds else f" ({summary.bounds.replace('-', ' to ')})"
+    speedup = None if summary.claimed or summary.ran_alone else summary.speedup
+    return f" ({speedup.span})" if speedup and speedup.span else ""
 
 
 def _predicate(summary: Summary) -> str:

@@ -23,9 +23,13 @@ class Speed:
     when: str
 
     @property
+    def interval(self) -> Interval:
+        return Interval(self.speedup, self.low, self.high, LEAST_PROMPTS)
+
+    @property
     def claimed(self) -> bool:
         """Whether the interval excludes 1: else no ratio is shown."""
-        return Interval(self.speedup, self.low, self.high, LEAST_PROMPTS).excludes_one
+        return self.interval.excludes_one
 
 
 _SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.")
