@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
-from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, UsageError
+from specdec_cli.decoding.errors import DownloadError, UsageError
 from specdec_cli.decoding.options import options_of
 from specdec_cli.display import notebook
 from specdec_cli.display.download_view import DownloadDisplay
@@ -139,9 +139,8 @@ def pull(
     if download.needs_draft:
         download.choose(None)
     plan = download.plan()
-    if plan.check and plan.check.verdict == "translatable" and not translate:
-        fix = "Choose a draft of the same model family, or pass translate=True, which is usually slower."
-        raise IncompatiblePair(f"the tokenizers of draft and target differ: {plan.check.reason}", fix)
+    if not translate:
+        plan.require_same_tokenizers("pass translate=True")
     if progress is not None:
         return download.run(plan, progress)
     with notebook.DownloadBars(plan.sizes) if notebook.is_running() else DownloadDisplay(plan.sizes) as display:

@@ -12,7 +12,7 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import pairs
 from specdec_cli.cli.output import print_json, print_parts
-from specdec_cli.decoding.errors import IncompatiblePair, Interrupted
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
@@ -64,12 +64,9 @@ def pull(
         if dry_run:
             print("Nothing was downloaded, because of --dry-run.", flush=True)
             return
-        differ = plan.check is not None and plan.check.verdict == "translatable" and not translate
+        differ = plan.translates and not translate
         if differ and not asks:
-            raise IncompatiblePair(
-                f"the tokenizers of draft and target differ: {plan.check.reason if plan.check else ''}",
-                "Choose a draft of the same model family; --translate takes this one, which is usually slower.",
-            )
+            plan.require_same_tokenizers("accept this one with --translate")
         if differ:
             print_parts("These tokenizers differ. specdec can translate, which is usually slower.", stderr=True)
         question = "Download?" if plan.to_download else "Use this pair?"

@@ -70,6 +70,18 @@ class DownloadPlan:
         remotes = [model.remote for model in (self.target, self.draft) if model and model.remote]
         return {f"{remote.repo}/{file.name}": file.size for remote in remotes for file in remote.files}
 
+    @property
+    def translates(self) -> bool:
+        """Whether drafts of this pair must be translated, because its tokenizers differ."""
+        return self.check is not None and self.check.verdict == "translatable"
+
+    def require_same_tokenizers(self, otherwise: str) -> None:
+        """Raise IncompatiblePair if drafts must be translated. otherwise: how to accept that."""
+        if self.check and self.translates:
+            problem = f"the tokenizers of draft and target differ: {self.check.reason}"
+            fix = f"Choose a draft of the same model family, or {otherwise}, which is usually slower."
+            raise IncompatiblePair(problem, fix)
+
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
