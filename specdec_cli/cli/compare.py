@@ -17,6 +17,7 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.loading import loaded
 from specdec_cli.cli.output import json_text, print_json, print_parts, require_writable_file, write_file
 from specdec_cli.cli.prompt_input import gather
 from specdec_cli.decoding.errors import UsageError
@@ -138,18 +139,18 @@ def _measure(
     run: ComparisonRun, prompts: list[Prompt], system: str | None, raw: bool, silent: bool
 ) -> tuple[ComparisonResult, int]:
     """Load the models and measure. Returns the result, partial after an interrupt, and the exit code."""
-    from specdec_cli.engine.engine import Engine
+    from specdec_cli.weights.model_pair import check_pair
 
-    with interruptible(" before anything was measured") as interrupt:
-        with status_line("loading", silent) as say:
-            engine = Engine(run.loaded, interrupt, variants=run.drafting)
-            engine.weights.read_corpus(interrupt, say)
+    with (
+        interruptible(" before anything was measured") as interrupt,
+        loaded(run.loaded, check_pair(run.loaded), interrupt, silent, run.drafting) as engine,
+    ):
         started = monotonic()
-        with engine, status_line("measuring", silent=False) as say_left:
+        with status_line("measuring", silent=False) as say:
 
             def update(done: int, total: int) -> None:
                 left = (monotonic() - started) / done * (total - done)
-                say_left(f"{done} of {total} runs, about {left:,.0f} s left")
+                say(f"{done} of {total} runs, about {left:,.0f} s left")
 
             result = run.run(engine.session(), prompts, system, raw, update)
         return result, interrupt.exit_code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def loaded(settings: Settings, pair: ModelPair, interrupt: Interrupt, silent: bool = False) -> Iterator[Engine]:
-    """An engine, which is closed at the end. A status line shows that it loads."""
+def loaded(
+    settings: Settings, pair: ModelPair, interrupt: Interrupt, silent: bool = False, variants: Sequence[Settings] = ()
+) -> Iterator[Engine]:
+    """An engine, which is closed at the end. A status line shows that it loads. variants: as in `Engine`."""
     from specdec_cli.engine.engine import Engine
 
     names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
     with ExitStack() as stack:
         with status_line(f"loading {names}", silent) as say:
-            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
+            engine = stack.enter_context(Engine(settings, interrupt, variants=variants, pair=pair))
             engine.weights.read_corpus(interrupt, say)
         yield engine
 
