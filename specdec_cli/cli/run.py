@@ -58,6 +58,7 @@ def run(
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE
+    from specdec_cli.settings.config import require_stops
     from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
     from specdec_cli.weights.model_pair import check_pair
 
@@ -72,7 +73,8 @@ def run(
         print(given.help())
         raise typer.Exit(2)
     speculative = SpeculativeConfig(prediction=_predicted(settings, prediction, prompt, file))
-    _require_sense(baseline, quiet, verbose, stop or [])
+    _require_consistent(baseline, quiet, verbose)
+    require_stops(sampling.stop)
     pair = check_pair(settings)
     # These imports take long. Meanwhile a child process tries files that are new.
     from specdec_cli.engine.session import to_json
@@ -114,12 +116,10 @@ def _begin_trials(given: opt.Given) -> None:
             begin_trial(Path(given.flags[name]))
 
 
-def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) -> None:
+def _require_consistent(baseline: bool, quiet: bool, verbose: bool) -> None:
     for option, given in (("--baseline", baseline), ("--verbose", verbose)):
         if given and quiet:
             raise UsageError(f"{option} has nowhere to report with -q", "Leave one of them out.")
-    if "" in stop:
-        raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -99,6 +100,12 @@ class DrafterChain:
         return "ngram" in self.names
 
 
+def require_stops(stop: Collection[str]) -> None:
+    """Raise UsageError for an empty stop string, which every answer contains."""
+    if "" in stop:
+        raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
+
+
 @dataclass(frozen=True)
 class Options(SamplingParams, SpeculativeConfig, ModelOptions):
     """All options; None if not set."""
@@ -120,8 +127,7 @@ class Settings(Options):
         if self.accept not in RULES:
             raise UsageError(f"accept cannot be {self.accept}", f"Acceptance rules: {', '.join(RULES)}.")
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        if "" in self.stop:
-            raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
+        require_stops(self.stop)
         if self.logprobs is not None and self.logprobs < 0:
             raise UsageError(f"logprobs cannot be {self.logprobs}", "Give the number of likely tokens, 0 or more.")
         _ = self.placements
