@@ -39,6 +39,15 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
+def require_name(name: str, what: str, ending: str | None = None) -> None:
+    """Raise UsageError if a file can't be saved under a name that the user gave. what: it names, as in "a result".
+    ending: one that it must not have.
+    """
+    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith(".") or (ending and name.endswith(ending)):
+        without = f", without {ending}" if ending else ""
+        raise UsageError(f"{name!r} cannot be {what}'s name", f"Use letters, digits, '.', '_' and '-'{without}.")
+
+
 def name_as_text(name: str) -> str:
     """The name of a file, which may not be valid text, as text."""
     return os.fsencode(name).decode(errors="replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
-from specdec_cli.user_files import data_dir, remove_abandoned, suggest
+from specdec_cli.user_files import data_dir, remove_abandoned, require_name, suggest
 from specdec_cli.weights import model_loading
 
 
@@ -57,7 +56,8 @@ def save(conversation: Conversation, name: str) -> list[str]:
     """Save a conversation, and replace an older one of that name. Returns notes on caches that can't be saved. Raises
     UsageError on an invalid name, SpecdecError if the messages can't be written.
     """
-    name, read = _checked(name), conversation.read
+    require_name(name, "a conversation")
+    read = conversation.read
     remove_abandoned(CONVERSATIONS.folder(), "specdec-*.tmp")
     caches, checksums, notes = {}, {}, []
     for loaded in conversation.session.models.all:
@@ -110,17 +110,11 @@ def restore(conversation: Conversation, name: str) -> list[str]:
 
 def read(name: str) -> KeptConversation:
     """Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
-    if (kept := CONVERSATIONS.load(_checked(name))) is None:
+    require_name(name, "a conversation")
+    if (kept := CONVERSATIONS.load(name)) is None:
         hint = suggest(name, CONVERSATIONS.names(), "Saved conversations")
         raise UsageError(f"there is no saved conversation {name!r}", hint)
     return kept
-
-
-def _checked(name: str) -> str:
-    """The name; raises UsageError if it is invalid."""
-    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
-        raise UsageError(f"{name!r} cannot be a conversation's name", "Use letters, digits, '.', '_' and '-'.")
-    return name
 
 
 def cache_path(name: str, role: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import msgspec
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.user_files import data_dir, read_bytes, require_writable, suggest, write_whole
+from specdec_cli.user_files import data_dir, read_bytes, require_name, require_writable, suggest, write_whole
 
 if TYPE_CHECKING:
     from specdec_cli.measure.compare import ComparisonResult
@@ -66,8 +65,7 @@ def _decoding(settings: RecordedSettings) -> RecordedSettings:
 
 def path_of(name: str) -> Path:
     """The file of a saved result. Raises UsageError if the name can't be used."""
-    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith(".") or name.endswith(".json"):
-        raise UsageError(f"{name!r} cannot be a result's name", "Use letters, digits, '.', '_' and '-', without .json.")
+    require_name(name, "a result", ".json")
     return _folder() / f"{name}.json"
 
 
