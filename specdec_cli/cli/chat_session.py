@@ -185,7 +185,7 @@ class ChatSession:
         """show the settings, and how full the context is"""
         conversation = self.conversation
         settings = conversation.settings
-        values = settings.shaping().items()
+        values = settings.recorded().items()
         self.say(lines_table({flag_of(name): in_words(name, value, settings) for name, value in values}))
         n_ctx = conversation.session.settings.ctx
         self.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")

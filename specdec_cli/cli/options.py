@@ -14,7 +14,7 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.options import Option
-from specdec_cli.settings.options import KINDS, OPTIONS
+from specdec_cli.settings.options import OPTIONS, TYPE_NAMES
 
 if TYPE_CHECKING:
     from specdec_cli.settings.config import Settings
@@ -61,7 +61,7 @@ _PROFILE = Option(
     short="-p",
 )
 _OPTIONS = {"profile": _PROFILE, **OPTIONS}
-_KINDS = {"bool": bool, "int": int, "float": float}
+_PYTHON_TYPES = {"bool": bool, "int": int, "float": float}
 _PANELS = (None, "Models", "Speculation", "Sampling", "Machine")
 ALL = tuple(sorted(_OPTIONS, key=lambda name: _PANELS.index(_OPTIONS[name].panel)))
 """The names of all options of settings."""
@@ -86,7 +86,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def _annotation(name: str, default: str | None) -> Any:
-    about, kind = _OPTIONS[name], KINDS.get(name, "str")
+    about, kind = _OPTIONS[name], TYPE_NAMES.get(name, "str")
     default = default or about.default_text
     flags = (f"--{(about.flag or name).replace('_', '-')}", about.short) if about.short or about.flag else ()
     option = typer.Option(
@@ -102,7 +102,7 @@ def _annotation(name: str, default: str | None) -> Any:
     if kind.startswith("tuple"):
         several = list[Path] if about.metavar == "PATH" else list[str]  # Typer splits paths in a variable as in $PATH
         return Annotated[several | None, option]
-    one: Any = str if about.default == "auto" else _KINDS.get(kind, str)
+    one: Any = str if about.default == "auto" else _PYTHON_TYPES.get(kind, str)
     return Annotated[one | None, option]
 
 

@@ -107,7 +107,7 @@ def print_run_report(session: Session, answer: Generation, verbose: bool, legend
     corpus = [f"a corpus of {len(session.weights.corpus):,} tokens"] if session.weights.corpus else []
     record = RunRecord(
         metrics=result.metrics,
-        settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters}),
+        settings=RecordedSettings.of({**result.settings.recorded(), **files, **adapters}),
         notes=result.notes,
         baseline=result.baseline,
         unmeasured=result.unmeasured,

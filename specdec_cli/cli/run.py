@@ -127,7 +127,7 @@ def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:
 
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
     with writing(path):
-        return TraceFile(path, {**models, **settings.shaping(), "prompt": prompt})
+        return TraceFile(path, {**models, **settings.recorded(), "prompt": prompt})
 
 
 def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Exception | None) -> None:

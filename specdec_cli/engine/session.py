@@ -491,7 +491,7 @@ def to_json(result: GenerationResult, session: Session) -> dict[str, Any]:
         "target": str(pair.target_path),
         "draft": str(pair.draft_path) if pair.draft_path else None,
         "draft_small": str(pair.small_path) if pair.small_path else None,
-        **settings.shaping(),
+        **settings.recorded(),
         "lora": [str(adapter) for adapter in pair.adapters],
         "lora_draft": [str(adapter) for adapter in pair.draft_adapters],
         "seed": result.seed,

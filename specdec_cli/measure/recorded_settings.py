@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from specdec_cli.settings.config import Options, types
+from specdec_cli.settings.config import Options, option_types
 from specdec_cli.settings.options import OPTIONS, name_of
 
 
@@ -35,5 +35,5 @@ class RecordedSettings(Options):
         return cls(**known)
 
 
-_TYPES: dict[str, Any] = {name: kind | None for name, kind in types().items()}
+_TYPES: dict[str, Any] = {name: kind | None for name, kind in option_types().items()}
 RecordedSettings.__annotations__.update(_TYPES)  # for msgspec: a file has null for settings that weren't given

@@ -28,7 +28,7 @@ from specdec_cli.user_files import (
 DEMO = "demo"
 _Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
 _SAVED = "saved by specdec pull, "
-_KINDS = (
+_FIX = (
     "A profile needs `target: REPO:QUANT` or `target: PATH`. Put text that looks like a number in quotes. gated is "
     "true or false, sizes are numbers above 0, sources is a list, and settings has one `key: value` per line."
 )
@@ -95,7 +95,7 @@ def load(name: str) -> Profile:
     files = _files()
     if name in files:
         path = files[name]
-        return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, file=path)
+        return to_record(read_mapping(path), Profile, path.name, _FIX, name=name, file=path)
     hint = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
         hint = "If this is the prompt, leave out -p, which names a pair (specdec ls)."

@@ -20,12 +20,12 @@ from specdec_cli.decoding.options import SamplingOptions, fill, options_of
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES, keeps_greedy
 from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.llama.placement import Placement
-from specdec_cli.settings.options import AUTO, KINDS, OPTIONS, ModelOptions, SamplingParams, SpeculativeConfig
+from specdec_cli.settings.options import AUTO, OPTIONS, TYPE_NAMES, ModelOptions, SamplingParams, SpeculativeConfig
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar_state import TokenVocabulary
 
-_SHAPING = (
+_RECORDED = (
     *options_of(SpeculativeConfig),
     *("lora", "lora_draft"),
     *options_of(SamplingOptions),
@@ -191,9 +191,9 @@ class Settings(Options):
 
         return GrammarState(vocabulary, self.grammar, written)
 
-    def shaping(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """The settings that a run's record repeats: all that affect an answer, except the models."""
-        return {name: getattr(self, name) for name in _SHAPING}
+        return {name: getattr(self, name) for name in _RECORDED}
 
 
 @lru_cache
@@ -254,8 +254,8 @@ def _check_bitwise(settings: Settings) -> None:
 
 
 _PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
-_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
-_KINDS |= {
+_EXPECTED = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+_EXPECTED |= {
     "chat_template_kwargs": "a JSON object",
     "Grammar": "a Grammar, as Grammar.rules(text) makes it",
     "LengthPolicy": "a LengthPolicy",
@@ -274,25 +274,26 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
     if name == "chat_template_kwargs" and isinstance(value, dict):
         with suppress(TypeError, ValueError, RecursionError):
             value = json.dumps(value)
-    if text and KINDS.get(name) == "bool":
+    if text and TYPE_NAMES.get(name) == "bool":
         value = {"on": True, "off": False}.get(value, value)
     if isinstance(value, str) and "\0" in value:
         raise UsageError(f"{name} contains a null character", "Remove it.")
     with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that aren't text
-        value = msgspec.convert(value, types()[name], strict=not (text or name == "draft_tokens"))
+        value = msgspec.convert(value, option_types()[name], strict=not (text or name == "draft_tokens"))
         if name in OPTIONS and value is not None:  # msgspec reads "null" as None
             OPTIONS[name].check(name, value)
         return value
     if name == "draft_tokens":
         raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give a whole number, or auto.")
-    kind = name if name in _KINDS else KINDS[name]
+    kind = name if name in _EXPECTED else TYPE_NAMES[name]
     quoted = kind == "str" and isinstance(value, (int, float))
-    fix = "Put it in quotes." if quoted else f"Give {_KINDS[kind]}."
-    raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
+    fix = "Put it in quotes." if quoted else f"Give {_EXPECTED[kind]}."
+    raise UsageError(f"{name} is {value!r:.60}, not {_EXPECTED[kind]}", fix)
 
 
 @cache
-def types() -> dict[str, Any]:
+def option_types() -> dict[str, Any]:
+    """The type of each option, by name; names stand for drafters, rules and models, as in `Options`."""
     named = {"Proposer": str, "AcceptRule": str, "type": str}
     return get_type_hints(Options, localns={"Grammar": Grammar, "LengthPolicy": LengthPolicy, **named})
 

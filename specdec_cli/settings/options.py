@@ -209,7 +209,7 @@ class SamplingParams(SamplingOptions):
 
 _STRUCTS = (ModelOptions, SpeculativeConfig, SamplingParams)
 OPTIONS = {name: about for struct in _STRUCTS for name, about in options_of(struct).items()}
-KINDS = {each.name: str(each.type).split()[0] for struct in _STRUCTS for each in fields(struct)}
+TYPE_NAMES = {each.name: str(each.type).split()[0] for struct in _STRUCTS for each in fields(struct)}
 """The first word of an option's type: `float`, `int`, `bool`, `str`, or `tuple[str,`."""
 _SPELLINGS = {text.lstrip("-"): name for name, about in OPTIONS.items() for text in (about.flag, about.short) if text}
 
