@@ -44,7 +44,7 @@ def pairs(incomplete: str) -> list[tuple[str, str]]:
         from specdec_cli.pairs import profiles
         from specdec_cli.pairs import pulled_pairs as pulled
 
-        here = {name for name in pulled.names() if (pair := pulled.readable(name)) and pair.is_here()}
+        here = {name for name in pulled.names() if (pair := pulled.readable(name)) and pair.is_whole()}
         return [
             (name, ("(here) " if name in here else "") + _description(name))
             for name in profiles.names()

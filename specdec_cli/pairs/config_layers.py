@@ -60,7 +60,7 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
         command = shlex.join(["specdec", "pull", "--target", settings.target, *draft])
     else:
         command, pair = f"specdec pull {found.profile}", pulled_pairs.readable(found.profile)
-        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # use the pulled commit
+        if pair and (settings.target, settings.draft) == pair.references and pair.is_whole():  # use the pulled commit
             target_path, draft_path = pair.paths()
             settings = replace(settings, target=str(target_path), draft=str(draft_path) if draft_path else None)
     return _with_heads(_located(settings, command), found.layers)

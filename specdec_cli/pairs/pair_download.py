@@ -19,7 +19,7 @@ from specdec_cli.pairs import draft_proposals, profiles, pulled_pairs, reference
 from specdec_cli.pairs.config_layers import settings_of
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.hub import cache
-from specdec_cli.pairs.hub.download import DownloadProgress, download, is_right
+from specdec_cli.pairs.hub.download import DownloadProgress, download, has_right_checksum
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.hub.requests import hub_errors
 from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
@@ -102,7 +102,7 @@ class PairDownload:
     """The download of one pair: a profile's, or a target and a draft.
 
     target, draft: the models' names. For a target without a draft, call `proposals` and `choose`. save_as: the pair's
-    name, by default from the files' names. check: whether to verify the checksums of files that are already here.
+    name, by default from the files' names. verify: whether to compute the checksums of files that are already here.
     Raises UsageError unless the arguments name exactly one pair.
     """
 
@@ -112,7 +112,7 @@ class PairDownload:
         target: str | None = None,
         draft: str | None = None,
         save_as: str | None = None,
-        check: bool = False,
+        verify: bool = False,
     ) -> None:
         if name and references.parse(name) and not target:  # a target without --target
             name, target = None, name
@@ -133,10 +133,11 @@ class PairDownload:
             raise UsageError("no profile or model was named", "Name a profile (see specdec ls) or a target.")
         self.needs_draft = not name and not self.draft
         self.notes: list[str] = []
-        self._check = check
-        self._right: dict[str, bool] = {}
+        self._verify = verify
+        self._verified: dict[str, bool] = {}
+        """By digest: whether the content on the disk has this checksum."""
         self._sources: list[ModelSource] = []
-        self._comparison: PairCheck | None = None
+        self._pair_check: PairCheck | None = None
 
     def _check_name(self) -> None:
         models = tuple(model for model in (self.target, self.draft) if model)
@@ -150,7 +151,7 @@ class PairDownload:
         for name in pulled_pairs.names():
             pair = pulled_pairs.readable(name)  # a damaged record is written again
             same = pair and self.name in ("", name) and pair.references == (self.target, self.draft) and pair.compared
-            if pair and same and pair.is_here() and all(self._is_here(*file) for file in pair.files()):
+            if pair and same and pair.is_whole() and all(self._is_here(*file) for file in pair.files()):
                 return self._result(pair, [path for path in pair.paths() if path], 0)
         return None
 
@@ -158,9 +159,9 @@ class PairDownload:
         """Whether a file is complete. Verifies each checksum at most once."""
         if not cache.is_here(model, file):
             return False
-        if self._check and file.digest not in self._right:
-            self._right[file.digest] = is_right(model, file)
-        return self._right.get(file.digest, True)
+        if self._verify and file.digest not in self._verified:
+            self._verified[file.digest] = has_right_checksum(model, file)
+        return self._verified.get(file.digest, True)
 
     def read_target(self) -> ModelSource:
         """Resolve the target and read its header, once."""
@@ -196,7 +197,7 @@ class PairDownload:
             comparison.require()
             if head_alone(draft.header):
                 require_fit(draft.header, target.header, comparison)
-            self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
+            self._pair_check = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
             self._sources.append(draft)
         with hub_errors(self.target):
             models = [*map(self._planned, self._sources)]
@@ -214,7 +215,7 @@ class PairDownload:
                 to_download=needed,
                 free=cache.free_space(),
                 cache=str(cache.cache_dir()),
-                check=self._comparison,
+                check=self._pair_check,
                 notes=tuple(self.notes),
             )
 
@@ -257,7 +258,7 @@ class PairDownload:
         files = [(model, file) for model in self._remotes for file in model.files]
         try:
             for model, file in files:
-                if not self._right.pop(file.digest, True):
+                if not self._verified.pop(file.digest, True):
                     cache.discard(model, file)
                 download(model, file, progress)
         except BaseException:
@@ -272,8 +273,8 @@ class PairDownload:
             cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
             for source in self._sources
         ]
-        if self._comparison:
-            _require_same(paths, self._comparison)
+        if self._pair_check:
+            _require_same(paths, self._pair_check)
         if pair:
             pulled_pairs.save(replace(pair, compared=True))
         return self._result(pair, paths, plan.to_download)
@@ -284,7 +285,7 @@ class PairDownload:
         flags = ["-p", name] if name else [f"--{role}={path}" for role, path in by_role.items()]
         kept, target, draft = (pair.name, pair.target, pair.draft) if pair else (None, None, None)
         notes, run = tuple(self.notes), shlex.join(["specdec", "run", *flags])
-        return DownloadResult(kept, not downloaded, downloaded, by_role, target, draft, self._comparison, notes, run)
+        return DownloadResult(kept, not downloaded, downloaded, by_role, target, draft, self._pair_check, notes, run)
 
 
 def _checked(model: str, role: Literal["target", "draft"]) -> str:

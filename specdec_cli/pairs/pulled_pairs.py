@@ -45,7 +45,7 @@ class PulledPair:
     def references(self) -> tuple[str, str | None]:
         return self.target.reference, self.draft.reference if self.draft else None
 
-    def is_here(self) -> bool:
+    def is_whole(self) -> bool:
         return all(cache.is_whole(model, file) for model, file in self.files())
 
     def files(self) -> list[_File]:
@@ -138,7 +138,7 @@ def removable(pair: PulledPair) -> tuple[int, list[str]]:
     """
     content = {(model.repo, file.digest) for model, file in _files_of_others(pair)}
     used = [file.name for model, file in pair.files() if (model.repo, file.digest) in content]
-    return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
+    return sum(cache.freeable(model, file) for model, file in _exclusive_files(pair)), used
 
 
 def unused_after(name: str, new: list[RemoteModel]) -> dict[str, int]:
@@ -156,7 +156,7 @@ def remove(pair: PulledPair) -> int:
     SpecdecError if something can't be removed, or if another pair's record is damaged.
     """
     try:
-        freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
+        freed = sum(cache.remove(model, file) for model, file in _exclusive_files(pair))
         forget(pair)
     except OSError as error:
         raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Check its permissions.") from None
@@ -175,7 +175,7 @@ def _files_of_others(pair: PulledPair) -> list[_File]:
     return [file for other in pairs if other for file in other.files()]
 
 
-def _own_files(pair: PulledPair) -> list[_File]:
+def _exclusive_files(pair: PulledPair) -> list[_File]:
     """A pair's files that no other pair has at the same commit. `cache.remove` keeps content that others link to."""
     used = {(model.repo, model.commit, file.name) for model, file in _files_of_others(pair)}
     return [(model, file) for model, file in pair.files() if (model.repo, model.commit, file.name) not in used]

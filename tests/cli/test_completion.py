@@ -42,7 +42,7 @@ def here(tmp_path, monkeypatch):
 
 def test_a_pair_is_here_if_it_is_whole(here, monkeypatch):
     for whole in (False, True):
-        monkeypatch.setattr(PulledPair, "is_here", lambda _pair, whole=whole: whole)
+        monkeypatch.setattr(PulledPair, "is_whole", lambda _pair, whole=whole: whole)
         assert any("(here)" in about for _, about in completion.pairs("qwen3-8b")) == whole
 
 

@@ -76,14 +76,14 @@ def contents(cache) -> set[str]:
 
 
 def test_a_pair_is_here_if_all_its_files_are_whole(cache):
-    assert not PAIR.is_here()
+    assert not PAIR.is_whole()
     stored(cache)
-    assert PAIR.is_here()
+    assert PAIR.is_whole()
     target, draft = PAIR.paths()
     assert (target.read_bytes(), draft.read_bytes()) == (b"target", b"draft")
     assert replace(PAIR, draft=None).paths() == (target, None)
     draft.resolve().write_bytes(b"dra")
-    assert not PAIR.is_here() and replace(PAIR, draft=None).is_here()
+    assert not PAIR.is_whole() and replace(PAIR, draft=None).is_whole()
 
 
 def test_names_of_pairs():
@@ -167,7 +167,7 @@ def test_what_another_pair_uses_stays_until_that_goes_too(cache, other, content,
         store(cache, other, content)
     pairs.save(replace(PAIR, name="other", target=other, draft=None))
     removed(pair, frees, keeps)
-    assert pairs.load("other").is_here()
+    assert pairs.load("other").is_whole()
     removed(pairs.load("other"), len(content))
     assert contents(cache) == set()
 
@@ -184,7 +184,7 @@ def test_without_links_the_files_themselves_go(cache):
     store(cache, TARGET, b"target", links=False)
     pair = replace(PAIR, draft=None)
     pairs.save(pair)
-    assert pair.is_here()
+    assert pair.is_whole()
     removed(pair, 6)
     assert list(cache.glob("models--*")) == []
 

@@ -42,27 +42,27 @@ def is_here(model: RemoteModel, file: RemoteFile) -> bool:
 def begun(model: RemoteModel, file: RemoteFile) -> int:
     """Bytes of a file from an interrupted download."""
     partial = partial_of(model, file)
-    return min(_size(partial), file.size) if is_own(partial) else 0
+    return min(_size(partial), file.size) if is_plain_file(partial) else 0
 
 
 def prepare(model: RemoteModel, file: RemoteFile) -> None:
-    """Create the folders for a download. Raises DownloadError like `_require_own`."""
+    """Create the folders for a download. Raises DownloadError like `_require_inside_cache`."""
     blob, lock, ref = blob_of(model, file), lock_of(model, file), ref_of(model.repo)
     for path in (blob, lock, path_of(model, file), ref):
-        _require_own(path.parent)
+        _require_inside_cache(path.parent)
     for path in (blob, lock):
         path.parent.mkdir(parents=True, exist_ok=True)
     for path in (lock, ref):
-        if not is_own(path):
+        if not is_plain_file(path):
             path.unlink(missing_ok=True)
 
 
-def is_own(path: Path) -> bool:
+def is_plain_file(path: Path) -> bool:
     """Whether a path is a regular file without links. Writing through a link changes another file; a pipe blocks."""
     return path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
 
 
-def _require_own(folder: Path) -> None:
+def _require_inside_cache(folder: Path) -> None:
     """Raise DownloadError if a link below the cache's top redirects the folder: specdec changes nothing outside."""
     top, real = cache_dir(), os.path.realpath
     if Path(real(folder)) != Path(real(top)) / folder.relative_to(top):
@@ -113,10 +113,10 @@ def references() -> list[str]:
 
 def freeable(model: RemoteModel, file: RemoteFile) -> int:
     """Bytes that `remove` would free."""
-    return sum(_size(path) for path in _own_paths(model, file) if not path.is_symlink())
+    return sum(_size(path) for path in _paths_to_remove(model, file) if not path.is_symlink())
 
 
-def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
+def _paths_to_remove(model: RemoteModel, file: RemoteFile) -> list[Path]:
     """The paths to remove for a file: its link, its partial download, and its content unless another link uses it.
 
     The content may be in the store that huggingface_hub shares among repositories.
@@ -146,7 +146,7 @@ def discard(model: RemoteModel, file: RemoteFile) -> None:
     """Remove a file's content for all commits. Raises the errors of `remove`."""
     pointer, blob = path_of(model, file), blob_of(model, file)
     for path in (pointer, blob):
-        _require_own(path.parent)
+        _require_inside_cache(path.parent)
     for path in (pointer, blob, *_stored(blob)):
         path.unlink(missing_ok=True)
 
@@ -154,12 +154,12 @@ def discard(model: RemoteModel, file: RemoteFile) -> None:
 def remove(model: RemoteModel, file: RemoteFile) -> int:
     """Remove a file from the cache, and its content unless another link uses it. Returns the bytes freed.
 
-    Raises DownloadError like `_require_own`, OSError if something can't be removed.
+    Raises DownloadError like `_require_inside_cache`, OSError if something can't be removed.
     """
     top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
-    paths = _own_paths(model, file)
+    paths = _paths_to_remove(model, file)
     for path in paths:
-        _require_own(path.parent)
+        _require_inside_cache(path.parent)
     for path in paths:
         path.unlink(missing_ok=True)
     for folder in itertools.takewhile(lambda parent: parent != top, pointer.parents):

@@ -50,7 +50,7 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
     report("done", file.size)
 
 
-def is_right(model: RemoteModel, file: RemoteFile) -> bool:
+def has_right_checksum(model: RemoteModel, file: RemoteFile) -> bool:
     """Whether the content on the disk has the Hub's checksum. Reads all of it."""
     path = cache.path_of(model, file) if cache.is_whole(model, file) else cache.blob_of(model, file)
     return _has_checksum(path, file)
@@ -109,7 +109,7 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: _FileProgress
 
 def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: _FileProgress) -> None:
     """Fetch a file to its end, in several requests if connections break."""
-    if not cache.is_own(partial) or partial.stat().st_size > file.size:
+    if not cache.is_plain_file(partial) or partial.stat().st_size > file.size:
         partial.unlink(missing_ok=True)
     if file.size - cache.begun(model, file) > cache.free_space():
         raise OSError(errno.ENOSPC, "no space")
