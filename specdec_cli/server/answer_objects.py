@@ -20,7 +20,7 @@ from specdec_cli.server.request_answering import Answering, ChoiceEvent, Request
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
 
-class Style:
+class CompletionFormat:
     """Builds the objects of completions. kind: the type of a whole answer; chunk_kind: that of a streamed chunk."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
@@ -92,7 +92,7 @@ class Style:
         }
 
 
-class ChatStyle(Style):
+class ChatFormat(CompletionFormat):
     """Builds the objects of chats, with the thoughts apart from the answer."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
@@ -130,18 +130,18 @@ class ChatStyle(Style):
         return {"content": content, "refusal": None}
 
 
-def style_of(body: Body, answering: Answering) -> Style:
-    return (ChatStyle if isinstance(body, ChatBody) else Style)(answering)
+def format_of(body: Body, answering: Answering) -> CompletionFormat:
+    return (ChatFormat if isinstance(body, ChatBody) else CompletionFormat)(answering)
 
 
 def whole(body: Body, choices: Sequence[RequestChoice], answering: Answering) -> dict[str, Any]:
     """The whole answer to a request, as one object."""
-    style, parts = style_of(body, answering), []
+    answer_format, parts = format_of(body, answering), []
     for choice in choices:
         result = choice.result
         tokens = [token for step in result.metrics.history for token in step.tokens]
-        parts.append(style.choice(choice.index, style.message(choice), tokens, result.finish_reason))
-    return {**style.head, "object": style.kind, "choices": parts, **figures(choices)}
+        parts.append(answer_format.choice(choice.index, answer_format.message(choice), tokens, result.finish_reason))
+    return {**answer_format.head, "object": answer_format.kind, "choices": parts, **figures(choices)}
 
 
 def failure(error: Exception) -> tuple[int, dict[str, Any]]:

@@ -154,7 +154,7 @@ class Server:
 
     async def _chunks(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[object], None]:
         """The chunks of a stream, one or more at a time."""
-        style = objects.style_of(body, self._answering)
+        answer_format = objects.format_of(body, self._answering)
         with self._counted(choices):
             async with aclosing(self._answering.events(body, choices)) as events:
                 opened: set[int] = set()
@@ -163,12 +163,12 @@ class Server:
                     for index, run in groupby(together, key=lambda each: each.choice.index):
                         if index not in opened:
                             opened.add(index)
-                            chunks += style.opening(index)
+                            chunks += answer_format.opening(index)
                         for some in [[each] for each in run] if body.return_steps else [[*run]]:
-                            chunks += style.chunks(index, some, bool(body.return_steps))
+                            chunks += answer_format.chunks(index, some, bool(body.return_steps))
                     yield chunks
         if body.stream_options and body.stream_options.include_usage:
-            yield [style.chunk([], **objects.figures(choices))]
+            yield [answer_format.chunk([], **objects.figures(choices))]
 
     async def _events(
         self, request: Request, first: list[object], rest: AsyncIterator[list[object]]

@@ -106,7 +106,7 @@ class Answering:
                 require_chains(settings)
             except SpecdecError as error:
                 raise InvalidRequest(str(error), "speculative") from None
-            grammar = body.bound
+            grammar = body.constraint
             large = grammar is not None and await self._compile(grammar)
             variables = {**settings.template_variables, **body.template_variables}
             for prompt in prompts:

@@ -64,7 +64,7 @@ class StructuredOutputs(Struct):
         if len(named) > 1:
             raise ValueError(f"structured_outputs takes one of its fields, not {' and '.join(named)}")
 
-    def bound(self) -> Grammar | None:
+    def to_grammar(self) -> Grammar | None:
         if self.json is not None:
             return _schema(self.json)
         if self.json_object:
@@ -140,16 +140,16 @@ class Body(Struct):
             name = "max_tokens" if getattr(self, "max_completion_tokens", None) is None else "max_completion_tokens"
             raise InvalidRequest(f"{name} must be at least 1, or -1 for the server's own limit", name)
         self.max_tokens = None if self.max_tokens == -1 else self.max_tokens
-        _ = self.bound
+        _ = self.constraint
 
     @property
-    def bound(self) -> Grammar | None:
+    def constraint(self) -> Grammar | None:
         """The grammar that the answer must match. Raises ValueError, InvalidRequest."""
         asked = {"response_format": self._format(), "structured_outputs": self.structured_outputs}
         for name, kind in _OTHER_NAMES.items():
             if (value := getattr(self, name)) not in (None, "", []):
                 asked[name] = StructuredOutputs(**{kind: value})
-        found = {name: bound for name, each in asked.items() if each and (bound := each.bound())}
+        found = {name: grammar for name, each in asked.items() if each and (grammar := each.to_grammar())}
         if len(found) > 1:
             raise ValueError(f"{' and '.join(found)} can't be combined")
         return next(iter(found.values()), None)
@@ -294,9 +294,9 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
             for name, value, meant in _MEANT:
                 if given.get(name) == value:
                     given[name] = meant
-            given = {name: _integer(value) if KINDS[name] == "int" else value for name, value in given.items()}
-            if isinstance(heat := given.get("temperature"), float) and heat > 0:
-                given["temperature"] = max(heat, 0.001)
+            given = {name: _integer(value) if TYPE_NAMES[name] == "int" else value for name, value in given.items()}
+            if isinstance(temperature := given.get("temperature"), float) and temperature > 0:
+                given["temperature"] = max(temperature, 0.001)
             parsed.options = _options(given)
             if isinstance(parsed.speculative, dict):
                 if unknown := next((name for name in parsed.speculative if name not in _DRAFTING), None):

@@ -24,7 +24,7 @@ from terminal import Terminal
 
 from specdec_cli.decoding.types import Done, Token, TokenLogprobs
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.server.answer_objects import ChatStyle, Style
+from specdec_cli.server.answer_objects import ChatFormat, CompletionFormat
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import ChatBody, CompletionBody, InvalidRequest, parse
@@ -177,10 +177,12 @@ def test_logprobs(server):
 
 def test_logprobs_of_a_character_that_is_split_across_tokens():
     """Both of its tokens have the text U+FFFD. A stop string may hold it back, but it keeps its place."""
-    style = Style(SimpleNamespace(names=["target"], piece={1: b"\xc3", 2: b"\xa9", 3: b"a"}.__getitem__))
+    answer_format = CompletionFormat(
+        SimpleNamespace(names=["target"], piece={1: b"\xc3", 2: b"\xa9", 3: b"a"}.__getitem__)
+    )
     found = TokenLogprobs(-0.1, ((1, -0.1), (3, -0.5), (2, -3.0)))
     tokens = [Token(id, text, "plain", logprobs=found) for id, text in ((1, ""), (2, ""), (3, "éa"))]
-    told, after = (style.choice(0, {}, tokens)["logprobs"] for _ in range(2))
+    told, after = (answer_format.choice(0, {}, tokens)["logprobs"] for _ in range(2))
     assert told["text_offset"] == [0, 0, 1] and after["text_offset"] == [2, 2, 3]
     assert [*told["top_logprobs"][0].items()] == [("\ufffd", -0.1), ("a", -0.5)]
 
@@ -190,7 +192,7 @@ def test_thoughts_are_apart_from_the_answer():
     events = [step(n, 0.1, Token(n, text, "plain")) for n, text in enumerate(texts)] + [Done("stop", "", (), 0.1)]
     choice = RequestChoice(0, [1], SamplingParams())
     choice.result = GenerationResult(Settings(target="target"), 0, [1])
-    stream, whole = (ChatStyle(SimpleNamespace(names=["target"], piece=lambda _: b"")) for _ in range(2))
+    stream, whole = (ChatFormat(SimpleNamespace(names=["target"], piece=lambda _: b"")) for _ in range(2))
     chunks = []
     for event in events:
         choice.result.add(event)
