@@ -17,9 +17,9 @@ from specdec_cli.engine.async_engine import AsyncEngine
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import suites
-from specdec_cli.measure import tune as tuning
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
 from specdec_cli.measure.tune import MeasuredTuning
+from specdec_cli.measure.tune import tune as tune_pair
 from specdec_cli.measure.variants import with_baselines
 from specdec_cli.pairs import references
 from specdec_cli.pairs.config_layers import merged, resolve
@@ -202,7 +202,7 @@ def tune(
     """
     models = {"target": target and str(target), "draft": draft and str(draft)}
     settings: Settings = resolve(profile, {**models, **given_in(sampling)})
-    return tuning.tune(settings, suite, seconds=seconds, progress=progress or (lambda _: None))
+    return tune_pair(settings, suite, seconds=seconds, progress=progress or (lambda _: None))
 
 
 # Notebooks ask a value for its HTML. Only here are both the results and the displays known.

@@ -31,7 +31,8 @@ def tune(
 ) -> None:
     """run and compare use what was measured."""
     from specdec_cli.display.tuning_tables import tables
-    from specdec_cli.measure import tune as tuning
+    from specdec_cli.measure.tune import MeasuredTuning, TuningResult, predict_for
+    from specdec_cli.measure.tune import tune as tune_pair
     from specdec_cli.pairs.config_layers import resolve
 
     if not 1 <= seconds <= 3600:
@@ -39,15 +40,15 @@ def tune(
     if what_if is not None and (prompts, seconds, raw, system) != (None, 60.0, False, None):
         raise UsageError("--what-if measures nothing", "Leave out --prompts, --seconds, --raw and --system.")
     settings = resolve(given.profile, given.flags)
-    result: tuning.TuningResult
+    result: TuningResult
     if what_if is not None:
-        result = tuning.predict_for(settings, what_if)
+        result = predict_for(settings, what_if)
     else:
         with interruptible("; nothing was saved") as interrupt, status_line("loading", json_) as say:
-            result = tuning.tune(settings, prompts, system, raw, seconds, interrupt, say)
+            result = tune_pair(settings, prompts, system, raw, seconds, interrupt, say)
     if json_:
         print_json(result.to_json())
     else:
         print_parts(*tables(result))
-    if isinstance(result, tuning.MeasuredTuning) and not result.kept:
+    if isinstance(result, MeasuredTuning) and not result.kept:
         raise SpecdecError(result.notes[-1], "Free some space or fix the folder, then run tune again.")

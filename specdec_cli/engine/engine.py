@@ -237,7 +237,7 @@ class Engine(AbstractContextManager["Engine"]):
 
 
 @contextmanager
-def one_session(settings: Settings, interrupt: Interrupt | None = None, **about: Any) -> Iterator[Session]:
-    """A session with its own engine. about: arguments of `Engine`."""
-    with Engine(settings, interrupt, **about) as engine:
+def one_session(settings: Settings, interrupt: Interrupt | None = None, **engine_options: Any) -> Iterator[Session]:
+    """A session with its own engine. engine_options: arguments of `Engine`."""
+    with Engine(settings, interrupt, **engine_options) as engine:
         yield engine.session()
