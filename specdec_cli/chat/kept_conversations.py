@@ -112,8 +112,8 @@ def read(name: str) -> KeptConversation:
     """Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
     require_name(name, "a conversation")
     if (kept := CONVERSATIONS.load(name)) is None:
-        hint = suggest(name, CONVERSATIONS.names(), "Saved conversations")
-        raise UsageError(f"there is no saved conversation {name!r}", hint)
+        fix = suggest(name, CONVERSATIONS.names(), "Saved conversations")
+        raise UsageError(f"there is no saved conversation {name!r}", fix)
     return kept
 
 

@@ -62,8 +62,8 @@ class ChatSession:
                     name, _, argument = line.partition(" ")
                     name = _ALIASES.get(name, name)
                     if name not in COMMANDS:
-                        hint = nearest(name, COMMANDS) or "/help lists the commands."
-                        raise UsageError(f"there is no command {name}", hint)
+                        fix = nearest(name, COMMANDS) or "/help lists the commands."
+                        raise UsageError(f"there is no command {name}", fix)
                     COMMANDS[name](self, argument.strip())
                 elif line.strip():
                     self.unsent = line  # if the message is refused

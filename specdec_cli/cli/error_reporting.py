@@ -49,8 +49,8 @@ def reporting() -> Iterator[None]:
             traceback.print_exc()
         where = error.filename or ("a temporary file" if isinstance(error, FileNotFoundError) else "the output")
         is_full = error.errno == errno.ENOSPC or not error.filename  # no name: an open file could not be written
-        to_do = "Free some space, or write elsewhere." if is_full else "Check its path and permissions."
-        complain(SpecdecError(f"can't use {where}: {error.strerror}", to_do))
+        fix = "Free some space, or write elsewhere." if is_full else "Check its path and permissions."
+        complain(SpecdecError(f"can't use {where}: {error.strerror}", fix))
         close(sys.stdout)
         close(sys.stderr)
         code = 1
@@ -75,12 +75,12 @@ def complain(error: SpecdecError) -> None:
 
     On a terminal the first line wraps between words. The second may hold a command to copy, so it stays whole.
     """
-    what, to_do = (text.replace("\n", " ") for text in (str(error), error.hint))
+    what, fix = (text.replace("\n", " ") for text in (str(error), error.hint))
     with suppress(OSError):
         if can_paint(sys.stderr):
             SafeConsole(stderr=True).print(f"specdec: {what}")
         else:
             print(f"specdec: {what}", file=sys.stderr)
-        if to_do:
-            print(f"  {to_do}", file=sys.stderr)
+        if fix:
+            print(f"  {fix}", file=sys.stderr)
         sys.stderr.flush()

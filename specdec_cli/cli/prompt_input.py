@@ -47,8 +47,8 @@ def read_file(file: Path, what: str = "prompt file") -> str:
             return _read(opened, str(file), file).rstrip("\r\n")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
-        to_do = "Check its path and permissions."
-        raise UsageError(f"cannot read the {what} {file}: {reason}", to_do) from None
+        fix = "Check its path and permissions."
+        raise UsageError(f"cannot read the {what} {file}: {reason}", fix) from None
 
 
 def asked_prediction(given: str | None, settings: Settings) -> str | None:

@@ -104,10 +104,10 @@ def read_model(name: str, open_file: Opener) -> Header:
     if _is(count, 0) or _is(count, 1):
         return header
     if not (_is(header.metadata.get("split.no"), 0) and _is(count, len(names))):
-        hint = "Download the files again." if name == names[0] else f"Name the first part: {names[0]}."
+        fix = "Download the files again." if name == names[0] else f"Name the first part: {names[0]}."
         if not _is(count, len(names)):
-            hint = "The file's name must end in -00001-of-0000N.gguf."
-        raise SpecdecError(f"{header.name} is one of {shown(count)} parts of a model", hint)
+            fix = "The file's name must end in -00001-of-0000N.gguf."
+        raise SpecdecError(f"{header.name} is one of {shown(count)} parts of a model", fix)
     parts = [header]
     for i, other in enumerate(names[1:], 1):
         parts.append(part := _read_part(other, open_file))

@@ -35,8 +35,8 @@ def find_type(text: str) -> tuple[str, int]:
     """
     name = _SHORT.get(text.strip().upper(), text.strip().upper())
     if name in _NEED_MATRIX:
-        hint = f"Use Q2_K, or download a file of this type. Types: {', '.join(type_names())}."
-        raise UsageError(f"{name} needs an importance matrix, which specdec doesn't compute", hint)
+        fix = f"Use Q2_K, or download a file of this type. Types: {', '.join(type_names())}."
+        raise UsageError(f"{name} needs an importance matrix, which specdec doesn't compute", fix)
     for file_type, known in QUANTISATIONS.items():
         if known == name and name not in _NOT_MADE:
             return name, file_type

@@ -102,8 +102,8 @@ def load(name: str) -> ComparisonResult:
     try:
         return ComparisonResult.from_json(read_bytes(path))
     except FileNotFoundError:
-        hint = suggest(name, [known for known, _ in kept()], "Saved results")
-        raise UsageError(f"there is no saved result {name!r}", hint) from None
+        fix = suggest(name, [known for known, _ in kept()], "Saved results")
+        raise UsageError(f"there is no saved result {name!r}", fix) from None
     except msgspec.ValidationError:
         raise SpecdecError(
             f"{path.name} is not the result of a comparison", "Use a file that --save or --json wrote."

@@ -165,8 +165,8 @@ def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
             raise UsageError(what, "Use a part of it.")
         text = decoded(data, path.name, path)
     except FileNotFoundError:
-        hint = suggest(source, suites, "Suites")
-        raise UsageError(f"there is no prompt suite or file {source!r}", hint) from None
+        fix = suggest(source, suites, "Suites")
+        raise UsageError(f"there is no prompt suite or file {source!r}", fix) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"can't read the prompts {source!r}: {reason}", "Check the path and permissions.") from None

@@ -96,10 +96,10 @@ def load(name: str) -> Profile:
     if name in files:
         path = files[name]
         return to_record(read_mapping(path), Profile, path.name, _FIX, name=name, file=path)
-    hint = nearest(name, files) or "specdec ls lists the profiles."
+    fix = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
-        hint = "If this is the prompt, leave out -p, which names a pair (specdec ls)."
-    raise UsageError(f"there is no profile {name!r}", hint)
+        fix = "If this is the prompt, leave out -p, which names a pair (specdec ls)."
+    raise UsageError(f"there is no profile {name!r}", fix)
 
 
 def save(name: str, target: str, draft: str | None, description: str) -> Path:

@@ -146,8 +146,8 @@ def test_it_measures_compares_and_answers_several_at_once(two, table_pair, tmp_p
 
 def told(done):
     assert done.returncode == 1, done.stderr.decode()
-    what, to_do = done.stderr.decode().rstrip("\n").split("\n")[-2:]
-    assert what.startswith("specdec: ") and to_do.startswith("  ") and len(to_do) > 10
+    what, fix = done.stderr.decode().rstrip("\n").split("\n")[-2:]
+    assert what.startswith("specdec: ") and fix.startswith("  ") and len(fix) > 10
     return what
 
 
@@ -216,8 +216,8 @@ def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, 
     more = min(len(written) + 100, 1900)  # tokens, none of which has less than a byte
     whole = succeeded("run", PROMPT, *LONG, "-n", more).stdout.encode()
     assert code == 1 and len(written) < len(whole) and whole.startswith(written)
-    what, to_do = errors.rstrip("\n").split("\n")[-2:]
-    assert what.startswith("specdec: ") and to_do.startswith("  ")
+    what, fix = errors.rstrip("\n").split("\n")[-2:]
+    assert what.startswith("specdec: ") and fix.startswith("  ")
     assert ("is gone" if fault == "die" else "has not answered for 5 s") in what
     assert fault == "stall" or servers[which].address in what
 
