@@ -1,4 +1,4 @@
-"""The making of a draft as it goes, by copying or by training, and what came of it."""
+"""Shows the progress of making a draft, by copying or training, and the result."""
 
 from __future__ import annotations
 

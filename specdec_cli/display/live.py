@@ -6,8 +6,8 @@ so there is nothing to restore, whatever ends the process.
 
 The region wraps lines between words. The terminal wraps what has scrolled away, so that it copies as it was written. If
 only the first part of a line has scrolled away, its last character is written again in the last column, so that the
-terminal wraps the text that follows. Lines with emoji of several signs are broken instead: terminals differ in how wide
-these are.
+terminal wraps the text that follows. Lines with emoji made of several code points are broken instead: terminals differ
+in how wide these are.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PlainDisplay:
             write_over(self._reading)
 
     def show(self, event: Event) -> None:
-        """Write what an event adds. Raises BrokenPipeError if nobody reads any more."""
+        """Write what an event adds. Raises BrokenPipeError if the reader has closed the pipe."""
         if isinstance(event, Step):
             for token in event.tokens:
                 self._put(token.text, token.origin)
@@ -113,7 +113,7 @@ class PlainDisplay:
         self._out.write(text)
 
     def close(self) -> None:
-        """End the last line, also where no Done came. Raises BrokenPipeError if nobody reads any more."""
+        """End the last line, also where no Done came. Raises BrokenPipeError if the reader has closed the pipe."""
         self.reading("", 0, 0)  # the prompt may not have been read to its end
         if not self._last.endswith("\n"):
             self._put("\n")

@@ -33,7 +33,7 @@ class GenerationResult:
 
     baseline: the target alone on the same prompt, if that was measured; unmeasured: why it wasn't. undrafted: why
     nothing was drafted, if nothing was and the reason is known. complete: False if the answer was interrupted. threads:
-    as in a transcript.
+    (tokens in the cache, CPU threads) at the start and after each change.
     """
 
     settings: Settings
