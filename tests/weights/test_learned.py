@@ -30,7 +30,9 @@ def answered(monkeypatch, **settings):
 
 def test_a_second_start_begins_where_the_first_ended(monkeypatch):
     seen = []
-    monkeypatch.setattr(Learned, "begin", lambda self, prior, begin=Learned.begin: seen.append(self) or begin(self, prior))
+    monkeypatch.setattr(
+        Learned, "begin", lambda self, prior, begin=Learned.begin: seen.append(self) or begin(self, prior)
+    )
     answered(monkeypatch)
     assert len(kept()) == 1 and not seen
     answered(monkeypatch)
