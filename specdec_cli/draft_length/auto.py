@@ -23,6 +23,9 @@ _FIRST_PAUSE = 8
 _LONGEST_REST = 512
 """Steps between two plans at most, while the plan is not to draft: with _HORIZON, the same, but for what plans cost."""
 
+_PATIENCE = 128
+"""Tokens without a draft after which the next answer begins like a new start, doubling until a draft gains something.
+"""
 _HANDS_OVER = 0.8
 """A draft goes on in a known passage if that promises so much of what the draft model promises. With 1, edits by
 Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
@@ -66,26 +69,21 @@ class AutoLength(LengthPolicy):
         self._reads_on = self._taught = False
         self._most_room = 0
         """The room at the start of the answer."""
-        self._stopped = 0
-        """Answers in a row at whose end nothing was drafted any longer."""
+        self._idle, self._patience = 0, _PATIENCE
+        """Tokens since the last draft, and how many make the next answer look again."""
 
     def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()
-        if self._most_room:  # not the first answer
+        if self._idle >= self._patience:
             self._look_again()
         self._unread, self._forced, self._most_room = unread + 1, 0, 0
         self._apart = max(unread - 1, 0) if read_apart else 0
 
     def _look_again(self) -> None:
-        """Where drafting has stopped, begin an answer like a new start: after one such answer, after 2, 4, 8 ... In the
-        midst of a text, the draft model is soon too far behind to be tried.
-        """
-        stopped = not self._plan.drafts or self._budget.left <= 0
-        self._stopped = self._stopped + 1 if stopped else 0
-        if self._stopped.bit_count() == 1:
-            self._calibration.age(Calibration.prior(self._greedy))
-            self._budget.left = max(self._budget.left, (START + max(self._budget.left, 0)) / 2)
-            self._wait = 0
+        """Begin an answer like a new start. In the midst of a text, the draft model is soon too far behind for that."""
+        self._calibration.age(Calibration.prior(self._greedy))
+        self._budget.left = max(self._budget.left, (START + max(self._budget.left, 0)) / 2)
+        self._idle, self._patience, self._wait = 0, 2 * self._patience, 0
 
     def expected_gain(self, room: int) -> float:
         if not self._plan.drafts or self._budget.left <= 0:
@@ -187,8 +185,11 @@ class AutoLength(LengthPolicy):
         spent = costs.spent(step, expected)
         if self._reads_on:  # that has been paid for, or will be
             spent -= costs.draft(read) - costs.draft()
+        gain = accepted + 1 - step.free - spent / costs.verify(1)
         self._budget.wait()
-        self._budget.add(accepted + 1 - step.free - spent / costs.verify(1))
+        self._budget.add(gain)
+        if self._plan.drafts and gain > 0:
+            self._idle, self._patience = 0, _PATIENCE
         self._siblings.learn(step)
         if step.parents and step.path:
             missed = int(step.path[-1] not in step.parents)
@@ -205,6 +206,7 @@ class AutoLength(LengthPolicy):
     def _fall_behind(self, tokens: int) -> None:
         """So many tokens came without the draft model."""
         self._unread += tokens
+        self._idle += tokens
         self._budget.wait(tokens)
 
     def _may_read_on(self, room: int) -> bool:
