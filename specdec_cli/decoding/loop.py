@@ -78,9 +78,24 @@ def generate(
             accepted = path[: len(tokens)]  # the answer may have ended before the last of them
             drafted = draft.tokens
             rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
-            what = (index, tokens, drafted, len(accepted), rejected, draft.source)
-            tree = (draft.parents, draft.parents and accepted)
-            step = Step(*what, draft_s, verify_s, sample_s, at, why, *tree, verdict.distance, len(unread), free)
+            step = Step(
+                index=index,
+                tokens=tokens,
+                drafted=drafted,
+                accepted=len(accepted),
+                rejected_text=rejected,
+                source=draft.source,
+                draft_s=draft_s,
+                verify_s=verify_s,
+                sample_s=sample_s,
+                at=at,
+                why=why,
+                parents=draft.parents,
+                path=draft.parents and accepted,
+                distance=verdict.distance,
+                unread=len(unread),
+                free=free,
+            )
             yield step
             full = len(context) > target.n_ctx
             if reason := reason or ("interrupted" if ending.interrupted() else "context" if full else None):

@@ -135,22 +135,22 @@ def diagnose() -> Diagnosis:
     verdict, library = kernels.try_again(), _library()
     versions = {"specdec": __version__, "python": platform.python_version(), **library.versions}
     return Diagnosis(
-        {**versions, "huggingface-hub": version("huggingface-hub"), "platform": platform.platform()},
-        library.flags or library.problem,
-        library.gpu_offload,
-        library.devices,
-        host.physical_cores(),
-        host.available_memory(),
-        _kernels(library, verdict),
-        None if library.gpu_offload else _unused_gpu(),
-        str(cache.cache_dir()),
-        CorpusCache(str(corpus.folder()), corpus.kept_bytes()),
-        str(user_files.config_dir()),
-        _config_problem(),
-        tuple(profiles.names()),
-        _bundled_pair(),
-        library.missing,
-        library.rpc,
+        versions={**versions, "huggingface-hub": version("huggingface-hub"), "platform": platform.platform()},
+        build=library.flags or library.problem,
+        gpu_offload=library.gpu_offload,
+        devices=library.devices,
+        threads=host.physical_cores(),
+        memory_available=host.available_memory(),
+        kernels=_kernels(library, verdict),
+        unused_gpu=None if library.gpu_offload else _unused_gpu(),
+        weights_cache=str(cache.cache_dir()),
+        corpora=CorpusCache(str(corpus.folder()), corpus.kept_bytes()),
+        config=str(user_files.config_dir()),
+        config_problem=_config_problem(),
+        profiles=tuple(profiles.names()),
+        bundled_pair=_bundled_pair(),
+        missing_for_heads=library.missing,
+        rpc=library.rpc,
     )
 
 
