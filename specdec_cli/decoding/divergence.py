@@ -36,8 +36,8 @@ class Pass:
 
     @classmethod
     def of(cls, step: Step) -> Pass:
-        path = tuple(range(step.accepted)) if step.path is None else step.path
-        return cls(Draft(step.drafted, parents=step.parents), path, tuple(token.id for token in step.tokens))
+        draft = Draft(step.drafted, parents=step.parents)
+        return cls(draft, tuple(step.accepted_path), tuple(token.id for token in step.tokens))
 
 
 @dataclass(frozen=True, slots=True)

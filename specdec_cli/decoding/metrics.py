@@ -118,7 +118,7 @@ class Metrics:
             all_of, kept_of = self.sources.get(step.source, (0, 0))
             self.sources[step.source] = all_of + drafted, kept_of + step.accepted
         depths = [0]
-        for parent in range(-1, drafted - 1) if step.parents is None else step.parents:
+        for parent in step.all_parents:
             depths.append(depths[parent + 1] + 1)
         for i in range(max(depths)):
             _count(self.reached, i)

@@ -165,6 +165,16 @@ class Step:
         """How many of the tokens were forced; they come last."""
         return sum(token.origin == "forced" for token in self.tokens)
 
+    @property
+    def all_parents(self) -> Sequence[int]:
+        """What each draft token follows, as in `Draft.parents`, also for a chain."""
+        return range(-1, len(self.drafted) - 1) if self.parents is None else self.parents
+
+    @property
+    def accepted_path(self) -> Sequence[int]:
+        """The indexes of the accepted draft tokens, also for a chain."""
+        return range(self.accepted) if self.path is None else self.path
+
 
 @dataclass(frozen=True, slots=True)
 class Done:

@@ -126,9 +126,7 @@ class LostToken(NamedTuple):
 
 def lost_tokens(step: Step) -> list[LostToken]:
     """The tokens of a draft that were not accepted, and why."""
-    count = len(step.drafted)
-    parents = tuple(range(-1, count - 1)) if step.parents is None else step.parents
-    path = tuple(range(step.accepted)) if step.path is None else step.path
+    parents, path = step.all_parents, step.accepted_path
     untested = path[-1] if path and step.tokens[-1].origin == "accepted" else None  # where the answer ended
     fates: dict[int, str] = {}
     depths: list[int] = []

@@ -148,12 +148,9 @@ class SiblingCalibration:
 
 def outcomes(step: Step) -> Sequence[tuple[int, bool]]:
     """The tokens of a draft that were put to the test, each with whether it stands."""
-    if step.parents is None:
-        tested = min(step.accepted + 1, len(step.drafted))
-        return [(node, node < step.accepted) for node in range(tested)]
-    path = step.path or ()
+    path = step.accepted_path
     settled, tried = set[int](), []
-    for node, parent in enumerate(step.parents):
+    for node, parent in enumerate(step.all_parents):
         if (parent == -1 or parent in path) and parent not in settled:
             tried.append((node, node in path))
             if node in path:  # its later siblings were not looked at

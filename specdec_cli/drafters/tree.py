@@ -98,8 +98,7 @@ class Tree:
 
     def kept(self, step: Step) -> list[int]:
         """The accepted tokens that the draft model has read, by node number in its cache."""
-        path = range(step.accepted) if step.path is None else step.path
-        return [self.numbers[node] for node in path if self.numbers[node] >= 0]
+        return [self.numbers[node] for node in step.accepted_path if self.numbers[node] >= 0]
 
     def _worth_reading(self, best: _Place | None) -> list[int]:
         """Tokens whose children may be more probable than any token that can be added now."""
