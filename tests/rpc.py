@@ -121,22 +121,22 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
     here, there: engines that answer. plain: one here, loaded without repacking.
     """
     settings = replace(here.settings, rpc=None, **way)
-    own, mine = (
+    alone, answer = (
         Transcript.of(session.events(prompt, seed, settings=replace(session.settings, **way)))
         for session in (here, there)
     )
-    position = first_difference(mine.tokens, own.tokens)
+    position = first_difference(answer.tokens, alone.tokens)
     if position is not None:
-        text = [*prompt, *own.tokens[:position]]
+        text = [*prompt, *alone.tokens[:position]]
         sampler = rules.sampler_of(settings.accept, settings, seed)
         sampler.watch(text, len(prompt))
         choice = Choice(sampler, position, len(text), seed)
         divergence = explain(
-            prompt, own, mine, position, choice, lambda answer: _target(here if answer is own else there)
+            prompt, alone, answer, position, choice, lambda transcript: _target(here if transcript is alone else there)
         )
         assert not divergence.bug, f"{way}: {divergence}"
-    at = len(mine.tokens) - 1 if position is None else position
-    remote, local = (recomputed(_target(session), prompt, mine, at) for session in (there, plain))
+    at = len(answer.tokens) - 1 if position is None else position
+    remote, local = (recomputed(_target(session), prompt, answer, at) for session in (there, plain))
     assert isinstance(remote, np.ndarray), remote
     assert np.array_equal(remote, local), f"{way}: at token {at}, rows differ without repacking"
     return position is not None

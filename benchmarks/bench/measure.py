@@ -137,15 +137,15 @@ def _identity(trials: Trials, method: Method, tasks: Sequence[Task], session: Se
     """
     counts = dict.fromkeys(("same", "rounding", "differs", "wrong"), 0)
     for task in tasks:
-        own, mine = (trials.answers.get((name, task.id, 0)) for name in (ALONE, method.name))
-        if own is None or mine is None or mine.ids is None or method.name in (ALONE, AGAIN):
+        alone, answer = (trials.answers.get((name, task.id, 0)) for name in (ALONE, method.name))
+        if alone is None or answer is None or answer.ids is None or method.name in (ALONE, AGAIN):
             continue
-        if mine.ids == own.ids:
+        if answer.ids == alone.ids:
             counts["same"] += 1
-        elif mine.result is None or own.result is None:
+        elif answer.result is None or alone.result is None:
             counts["differs"] += 1
-        elif mine.result.settings.reproduces:
-            theirs, ours = (Transcript.of(each.metrics.history, each.threads) for each in (own.result, mine.result))
-            why = session.divergence(task.tokens, theirs, ours, mine.result.seed, mine.result.settings)
+        elif answer.result.settings.reproduces:
+            pair = [Transcript.of(each.metrics.history, each.threads) for each in (alone.result, answer.result)]
+            why = session.divergence(task.tokens, *pair, answer.result.seed, answer.result.settings)
             counts["wrong" if why is None or why.kind == "wrong" else "rounding"] += 1
     return {name: count for name, count in counts.items() if count}

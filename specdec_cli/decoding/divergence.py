@@ -92,10 +92,10 @@ class Divergence:
         return {**asdict(self), "kind": self.kind}
 
     def __str__(self) -> str:
-        own, other = ("outright" if by is None else f"by {by:.3g}" for by in (self.own_margin, self.margin))
+        alone, answer = ("outright" if by is None else f"by {by:.3g}" for by in (self.own_margin, self.margin))
         return self.bug or (
-            f"proved to be rounding: computed again, the target alone prefers its token {own}; "
-            f"{_with(self.width)}, it prefers the other {other} ({self.unit})"
+            f"proved to be rounding: computed again, the target alone prefers its token {alone}; "
+            f"{_with(self.width)}, it prefers the other {answer} ({self.unit})"
         )
 
 
@@ -141,36 +141,37 @@ class Choice:
         return math.log(waiting[ids == other][0] / waiting[ids == best][0])
 
 
-def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
+def first_difference(alone: Sequence[int], answer: Sequence[int]) -> int | None:
     """The first position at which two answers differ, a missing token included; None if they are equal."""
-    differing = (i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b)
-    return next(differing, None if len(mine) == len(other) else min(len(mine), len(other)))
+    differing = (i for i, (a, b) in enumerate(zip(alone, answer, strict=False)) if a != b)
+    return next(differing, None if len(alone) == len(answer) else min(len(alone), len(answer)))
 
 
 def explain(
     prompt: Sequence[int],
-    own: Transcript,
-    mine: Transcript,
+    alone: Transcript,
+    answer: Transcript,
     position: int,
     choice: Choice,
     target_of: Callable[[Transcript], Target],
     experts: bool = False,
 ) -> Divergence:
-    """Compute the position where `mine` differs from `own` again, in the passes of both, and explain the difference.
+    """Compute again, in the passes of both, the position where `answer` differs from `alone`, the target's own answer,
+    and explain the difference.
 
     target_of: returns a target with an empty cache that computes as it did for a transcript. experts: whether it is a
     mixture of experts, where the tokens of a pass share kernels, so other rejected tokens may change the rounding.
     """
-    width = len(_decisive(mine, position)[0].draft.tokens) + 1
+    width = len(_decisive(answer, position)[0].draft.tokens) + 1
     wrong = partial(Divergence, position, width, None, None, choice.unit)
-    if position == min(len(own.tokens), len(mine.tokens)):
-        ended = "the answer" if position < len(own.tokens) else "the target's own answer"
+    if position == min(len(alone.tokens), len(answer.tokens)):
+        ended = "the answer" if position < len(alone.tokens) else "the target's own answer"
         return wrong(f"{ended} ended before the other")
-    theirs, ours = own.tokens[position], mine.tokens[position]
+    alone_token, answer_token = alone.tokens[position], answer.tokens[position]
     margins: list[float | None] = []
     for transcript, token, other, what in (
-        (own, theirs, ours, "the target alone"),
-        (mine, ours, theirs, f"the target {_with(width)}"),
+        (alone, alone_token, answer_token, "the target alone"),
+        (answer, answer_token, alone_token, f"the target {_with(width)}"),
     ):
         row = recomputed(target_of(transcript), prompt, transcript, position)
         if isinstance(row, str):
@@ -178,8 +179,8 @@ def explain(
         if (preferred := choice.token(row)) != token:
             return wrong(f"computed again, {what} prefers token {preferred}, but {token} was generated")
         margins.append(choice.margin(row, other))
-    again = recomputed(target_of(mine), prompt, mine.with_other_rejected(position), position)
-    if isinstance(again, str) or not (np.array_equal(row, again) or (experts and choice.token(again) == ours)):
+    again = recomputed(target_of(answer), prompt, answer.with_other_rejected(position), position)
+    if isinstance(again, str) or not (np.array_equal(row, again) or (experts and choice.token(again) == answer_token)):
         return wrong("the row of logits that chose the token depends on rejected tokens")
     return Divergence(position, width, margins[0], margins[1], choice.unit)
 

@@ -168,9 +168,9 @@ def _headline(run: RunRecord) -> str:
         what = "the target alone" if run.settings.drafter == "none" else f"nothing was drafted{why}"
         what = what if metrics.steps else ""
     elif baseline is not None and (why := _undecided(baseline)):
-        what, mine, alone = why, baseline.drafted_tokens_per_s, baseline.tokens_per_s
-        if mine and alone:
-            speed, what = "", f"{mine:,.1f} tokens/s with drafts, {alone:,.1f} alone: {why}"
+        what, drafted, alone = why, baseline.drafted_tokens_per_s, baseline.tokens_per_s
+        if drafted and alone:
+            speed, what = "", f"{drafted:,.1f} tokens/s with drafts, {alone:,.1f} alone: {why}"
     elif baseline is not None:
         what = _claim(baseline)
     else:
@@ -215,11 +215,11 @@ def _speeds(run: RunRecord) -> list[Text]:
     """Both speeds as bars, if the headline shows their ratio."""
     if not (run.metrics.drafted and (baseline := run.baseline) and baseline.claim):
         return []
-    mine, alone = baseline.drafted_tokens_per_s, baseline.tokens_per_s
-    if not (mine and alone):
+    drafted, alone = baseline.drafted_tokens_per_s, baseline.tokens_per_s
+    if not (drafted and alone):
         return []
-    most = max(mine, alone)
-    speeds = {"with drafts": mine, "alone": alone}
+    most = max(drafted, alone)
+    speeds = {"with drafts": drafted, "alone": alone}
     return [Text(f"  {name:<11} {speed:>7,.1f} tokens/s {bar(speed / most, 20)}") for name, speed in speeds.items()]
 
 
@@ -319,8 +319,9 @@ def alone_line(metrics: Metrics, found: BaselineResult) -> Text:
     if found.identical:
         if not metrics.drafted:
             return Text("same text, token for token; nothing was drafted")
-        mine, alone = metrics.tokens_per_s, found.tokens_per_s
-        speeds = f"; {mine:,.1f} tokens/s with drafts, {alone:,.1f} alone (one answer each)" if mine and alone else ""
+        drafted, alone, speeds = metrics.tokens_per_s, found.tokens_per_s, ""
+        if drafted and alone:
+            speeds = f"; {drafted:,.1f} tokens/s with drafts, {alone:,.1f} alone (one answer each)"
         return Text(f"same text, token for token{speeds}")
     if found.differs_at is None:
         return Text("sampled again: this acceptance rule keeps the distribution, not the text")

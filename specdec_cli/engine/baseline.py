@@ -106,10 +106,10 @@ def paired_speeds(
     pairs = []
     for number, start in enumerate(starts):
         speeds: dict[str, float] = {}
-        for own in both if number % 2 else both[::-1]:
-            metrics = write(start, replace(own, max_tokens=size))
+        for each in both if number % 2 else both[::-1]:
+            metrics = write(start, replace(each, max_tokens=size))
             if metrics.reason == "interrupted":
                 return []
-            speeds[own.drafter] = metrics.tokens_per_s or 0.0
+            speeds[each.drafter] = metrics.tokens_per_s or 0.0
         pairs.append((speeds[settings.drafter], speeds["none"]))
     return [pair for pair in pairs if all(pair)]

@@ -109,7 +109,7 @@ class Contexts:
 
     @property
     def all(self) -> list[ModelContext]:
-        return [own for own in (self.target, self.draft, self.small) if own]
+        return [model for model in (self.target, self.draft, self.small) if model]
 
     @property
     def contexts(self) -> tuple[LlamaContext, Context]:
@@ -149,13 +149,13 @@ class Contexts:
     def share(self, parts: Mapping[str, tuple[LlamaContext, PassCosts]], plan: ContextPlan) -> None:
         """Set contexts that sessions share, by role. A draft model without one doesn't draft."""
         self.shared, self.plan = True, plan
-        for own in self.all:
-            if own.role in parts:
-                text, costs = parts[own.role]
-                own.use(text, text, costs)
-            elif own.loaded.head and own.loaded.head != "medusa":
-                with self._weights.optional(own.role):
-                    self._open_head(own, REVIEWED, branches=1)
+        for model in self.all:
+            if model.role in parts:
+                text, costs = parts[model.role]
+                model.use(text, text, costs)
+            elif model.loaded.head and model.loaded.head != "medusa":
+                with self._weights.optional(model.role):
+                    self._open_head(model, REVIEWED, branches=1)
         self.draft = self.draft if self.drafts else None
         self.small = self.small if self.small and self.small.context else None
 
@@ -168,49 +168,49 @@ class Contexts:
             "small draft": (REVIEWED, 1),
         }
         free = host.available_memory()
-        for own in self.all:
-            loaded = own.loaded
-            whole = own is self.target or loaded.head
+        for model in self.all:
+            loaded = model.loaded
+            whole = model is self.target or loaded.head
             n_ctx = plan.n_ctx if whole else loaded.window(plan.n_ctx, self._settings.draft_window)
-            with nullcontext() if required or own is self.target else self._weights.optional(loaded.role):
+            with nullcontext() if required or model is self.target else self._weights.optional(loaded.role):
                 rows, branches = shapes[loaded.role]
                 if loaded.head:
-                    self._open_head(own, rows, branches)
+                    self._open_head(model, rows, branches)
                     continue
                 needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded, rows)
-                text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
-                own.use(text, text, self.timed(own, text))
+                text = LlamaContext.open(loaded.model, n_ctx, rows, model.threads, self._interrupt, branches)
+                model.use(text, text, self.timed(model, text))
                 free = free and free - needed
         self.plan = plan
 
-    def _open_head(self, own: ModelContext, rows: int, branches: int) -> None:
+    def _open_head(self, model: ModelContext, rows: int, branches: int) -> None:
         """Open the context of heads, which draft from the target's hidden rows."""
-        loaded, target = own.loaded, self.target.opened
+        loaded, target = model.loaded, self.target.opened
         if loaded.head == "medusa":  # uses the target's model and device
             heads, words = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
             device = placing.device_of(loaded.placement)
-            medusa = MedusaContext(heads, words, device, target, own.threads, branches)
-            own.use(medusa, None, self._costs(own, medusa))
+            medusa = MedusaContext(heads, words, device, target, model.threads, branches)
+            model.use(medusa, None, self._costs(model, medusa))
         else:
-            head = HeadContext(loaded.model, target, rows, own.threads, self._interrupt, branches)
-            own.use(head, head.text, self._costs(own, head))
+            head = HeadContext(loaded.model, target, rows, model.threads, self._interrupt, branches)
+            model.use(head, head.text, self._costs(model, head))
 
-    def _costs(self, own: ModelContext, context: Context) -> PassCosts:
-        loaded = own.loaded
+    def _costs(self, model: ModelContext, context: Context) -> PassCosts:
+        loaded = model.loaded
         return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
 
-    def timed(self, own: ModelContext, text: LlamaContext) -> PassCosts:
+    def timed(self, model: ModelContext, text: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context. While the machine is busy it uses fewer threads, unless the user set
         their number or the text depends on it.
         """
-        loaded, settings, costs = own.loaded, self._settings, self._costs(own, text)
-        chosen = settings.threads or (own is self.draft and settings.threads_draft)
-        fixed = chosen or settings.bitwise or loaded.offloaded or own is self.small
+        loaded, settings, costs = model.loaded, self._settings, self._costs(model, text)
+        chosen = settings.threads or (model is self.draft and settings.threads_draft)
+        fixed = chosen or settings.bitwise or loaded.offloaded or model is self.small
         if fixed or not self._weights.tunes:
             return costs
 
         def changed(threads: int) -> None:
-            own.threads = threads
+            model.threads = threads
             costs.follow_threads()
             self.tuned_costs = None
             self.on_threads_changed()
@@ -222,9 +222,9 @@ class Contexts:
     def _note_threads(self) -> None:
         """Say that the CPU is busy, if it is: one note, whichever model has fewer threads."""
         self.notes = [note for note in self.notes if not note.startswith("CPU busy")]
-        if own := next((own for own in self.all if own.threads < own.loaded.threads), None):
-            which = "(-t sets it)" if own is self.target else "for the draft model (-td sets it)"
-            self.note(f"CPU busy: using {counted(own.threads, 'thread')} {which}")
+        if model := next((model for model in self.all if model.threads < model.loaded.threads), None):
+            which = "(-t sets it)" if model is self.target else "for the draft model (-td sets it)"
+            self.note(f"CPU busy: using {counted(model.threads, 'thread')} {which}")
 
     def return_to(self, prompt: Sequence[int], length: int) -> None:
         """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold
@@ -236,30 +236,30 @@ class Contexts:
 
     def reuse(self, allowed: bool) -> None:
         """Set whether the models may continue from their KV caches instead of reading a prompt again."""
-        for own in self.all:
-            if own.text:
-                own.text.reuses = allowed
+        for model in self.all:
+            if model.text:
+                model.text.reuses = allowed
 
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
         """Set the callback for prefill progress: a label, tokens read, total tokens. None: no callback."""
-        for own, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
-            if own and own.text:
-                own.text.on_read = partial(show, what) if show else None
+        for model, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
+            if model and model.text:
+                model.text.on_read = partial(show, what) if show else None
 
     def use_threads(self, target: int, draft: int) -> None:
         """Set the CPU threads of the target and the draft model, and measure the costs again."""
         self.tuned_costs = self.tuning = None
-        for own, threads in ((self.target, target), (self.draft, draft)):
-            if own and own.context and own.costs:
-                own.threads = threads
-                own.context.set_threads(threads)
-                own.costs.follow_threads(anew=True)
+        for model, threads in ((self.target, target), (self.draft, draft)):
+            if model and model.context and model.costs:
+                model.threads = threads
+                model.context.set_threads(threads)
+                model.costs.follow_threads(anew=True)
 
     def close(self) -> None:
         """Free the contexts, except shared ones."""
         self.plan = None
-        for own in reversed(self.all):
-            own.close()
+        for model in reversed(self.all):
+            model.close()
 
 
 class PairCosts:
@@ -312,7 +312,7 @@ class PairCosts:
 
         learned: a model's role, and seconds of its passes over n tokens, as answers have shown them.
         """
-        timed = {own.role: own.costs for own in self._models.all if own.costs}
+        timed = {model.role: model.costs for model in self._models.all if model.costs}
         for role, seconds in learned:
             if role in timed:
                 timed[role].learn(role, seconds)
@@ -322,12 +322,12 @@ class PairCosts:
 
 def memory_of(models: Contexts) -> list[ModelMemory]:
     types, parts = library.repacked_types(), []
-    for own in models.all:
-        if own.loaded.head and own.path == models.target.path:
+    for model in models.all:
+        if model.loaded.head and model.path == models.target.path:
             continue  # heads in the target's own file
-        if context := own.context:
-            needs = memory.footprint(own.loaded.header, context.n_ctx, types, context.max_rows)
+        if context := model.context:
+            needs = memory.footprint(model.loaded.header, context.n_ctx, types, context.max_rows)
             buffers = needs.buffers + needs.vocabulary
-            weights = needs.weights + sum(adapter.size for adapter in own.loaded.adapters)
-            parts.append(ModelMemory(own.role, weights, needs.repacked, needs.cache, buffers))
+            weights = needs.weights + sum(adapter.size for adapter in model.loaded.adapters)
+            parts.append(ModelMemory(model.role, weights, needs.repacked, needs.cache, buffers))
     return parts

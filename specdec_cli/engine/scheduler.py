@@ -151,8 +151,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 for job in jobs:
                     self._go_on(job, error=error)
             else:
-                for job, own in zip(jobs, rows, strict=True):
-                    self._go_on(job, own)
+                for job, rows_of_job in zip(jobs, rows, strict=True):
+                    self._go_on(job, rows_of_job)
 
     def _observe(self, shared: SharedContext, jobs: Sequence[Job]) -> None:
         """Report the time since the last pass to the draft lengths, unless a prompt was read in it."""
@@ -188,8 +188,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         one unused for longest. A prefix in another slot is copied from there.
         """
         common = {slot: _text(slot).common(job.prompt) for slot in self._free}
-        own = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _text(slot).length]
-        slot = max(own, key=lambda slot: common[slot]) if own else self._free[0]
+        similar = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _text(slot).length]
+        slot = max(similar, key=lambda slot: common[slot]) if similar else self._free[0]
         self._free.remove(slot)
         slot.interrupt.clear()
         job.slot, job.run = slot, greenlet(lambda _rows: job.work(slot))
@@ -219,9 +219,9 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             if held <= self.n_ctx:
                 return
             held -= _text(slot).length
-            for own in slot.models.all:
-                if own.text:  # a draft model that failed is closed
-                    own.text.rewind(0)
+            for model in slot.models.all:
+                if model.text:  # a draft model that failed is closed
+                    model.text.rewind(0)
 
     def _next_pass(self) -> tuple[SharedContext, list[Job]]:
         """The model of the next pass, and the jobs in it."""
@@ -233,7 +233,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         # While a draft model reads a prompt, it takes turns with the target, so that no job waits for the whole prompt.
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
         shared = waiting[(drafting if self._drafted_last else verifying)[0]]
-        jobs = _fitting([job for job, own in waiting.items() if own is shared], shared.most_read)
+        jobs = _fitting([job for job, needed in waiting.items() if needed is shared], shared.most_read)
         if sum(job.tokens for job in jobs) > shared.most_mixed and len({job.reads_prompt for job in jobs}) > 1:
             self._read_last = not self._read_last
             jobs = [job for job in jobs if job.reads_prompt == self._read_last]

@@ -200,7 +200,7 @@ class Session(AbstractContextManager["Session"]):
             rule = with_logprobs(rule, settings.logprobs)
         target = self.models.target
         with self.in_use:
-            self.answers = mine = self.answers + 1
+            self.answers = number = self.answers + 1
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
             context = target.opened
             if target.costs and target.costs.watch:
@@ -221,7 +221,7 @@ class Session(AbstractContextManager["Session"]):
             )
         while True:
             with self.in_use:
-                if self.answers != mine or target.text is not context:
+                if self.answers != number or target.text is not context:
                     raise _was_ended()
                 event = next(answer, None)
             if event is None:
@@ -233,17 +233,17 @@ class Session(AbstractContextManager["Session"]):
     ) -> list[tuple[float, float]]:
         """The speeds of an answer with these tokens, with drafts and alone; see `baseline.paired_speeds`."""
 
-        def written(start: int, own: Settings) -> Metrics:
-            return Metrics.of(self.events([*prompt, *answer[:start]], seed, own, written=start))
+        def write(start: int, part: Settings) -> Metrics:
+            return Metrics.of(self.events([*prompt, *answer[:start]], seed, part, written=start))
 
         with reusing(self):
-            return paired_speeds(written, answer, settings)
+            return paired_speeds(write, answer, settings)
 
     def divergence(
         self,
         prompt: Sequence[int],
-        own: Transcript,
-        mine: Transcript,
+        alone: Transcript,
+        answer: Transcript,
         seed: int,
         settings: Settings,
         reused: int = 0,
@@ -251,17 +251,17 @@ class Session(AbstractContextManager["Session"]):
         """The first token where an answer differs from the target's own, and the proof that rounding or a bug is the
         cause. None if the answers are equal.
 
-        own, mine: the target's own answer and the other one, with the same seed. reused: how many tokens of the prompt
-        were in the cache when both answers began; it must still hold what it held then. It works for acceptance rules
-        that reproduce the target's text, and for all rules at temperature 0. It repeats the passes of both answers up
-        to that token.
+        alone, answer: the target's own answer and the other one, with the same seed. reused: how many tokens of the
+        prompt were in the cache when both answers began; it must still hold what it held then. It works for acceptance
+        rules that reproduce the target's text, and for all rules at temperature 0. It repeats the passes of both
+        answers up to that token.
         """
         with self.in_use:
-            position = first_difference(mine.tokens, own.tokens)
+            position = first_difference(alone.tokens, answer.tokens)
             if position is None:
                 return None
             target, context = self.models.target, self.models.target.opened
-            text = [*prompt, *own.tokens[:position]]
+            text = [*prompt, *alone.tokens[:position]]
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model))
             sampler.watch(text, len(prompt))
             choice = Choice(sampler, position, len(text), seed)
@@ -284,7 +284,7 @@ class Session(AbstractContextManager["Session"]):
 
             experts = bool(target.loaded.header.setting("expert_count"))
             try:
-                difference = explain(prompt, own, mine, position, choice, again, experts)
+                difference = explain(prompt, alone, answer, position, choice, again, experts)
             finally:
                 context.passes.on_pass, context.reuses = watch, reuses
                 context.set_threads(threads)
@@ -420,10 +420,10 @@ class Generation:
         settings = result.settings.alone()
         if not result.complete:
             settings = replace(settings, max_tokens=len(result.tokens))
-        own = GenerationResult(settings, result.seed, result.prompt)
-        return Generation(self._session, own, self._reuse, like=self)
+        alone = GenerationResult(settings, result.seed, result.prompt)
+        return Generation(self._session, alone, self._reuse, like=self)
 
-    def compared_with(self, own: GenerationResult) -> BaselineResult:
+    def compared_with(self, alone: GenerationResult) -> BaselineResult:
         """How this answer compares with the target's own, which `alone` wrote, and the proof if they differ.
 
         The passes of an answer can be repeated only from the cache that it began with. If the answer reused a cache,
@@ -431,14 +431,14 @@ class Generation:
         Raises Interrupted, or SpecdecError if llama.cpp fails.
         """
         result, session = self.result, self._session
-        speed, reused = own.metrics.tokens_per_s, result.cached_tokens
+        speed, reused = alone.metrics.tokens_per_s, result.cached_tokens
         if not result.settings.reproduces:
             return BaselineResult(speed, None)
-        differs_at, divergence = first_difference(result.tokens, own.tokens), None
-        repeatable = not reused or (session.latest is self and own.cached_tokens == reused)
+        differs_at, divergence = first_difference(alone.tokens, result.tokens), None
+        repeatable = not reused or (session.latest is self and alone.cached_tokens == reused)
         if differs_at is not None and repeatable:
-            theirs, mine = (Transcript.of(each.metrics.history, each.threads) for each in (own, result))
-            divergence = session.divergence(result.prompt, theirs, mine, result.seed, result.settings, reused)
+            of_alone, of_answer = (Transcript.of(each.metrics.history, each.threads) for each in (alone, result))
+            divergence = session.divergence(result.prompt, of_alone, of_answer, result.seed, result.settings, reused)
         return BaselineResult(speed, differs_at is None, divergence, differs_at=differs_at)
 
     def measure_baseline(self) -> None:
@@ -446,21 +446,28 @@ class Generation:
         result = self.result
         result.baseline, result.unmeasured = None, "not measured: interrupted"
         try:
-            answer = self.alone()
-            for _ in answer:
+            generation = self.alone()
+            for _ in generation:
                 pass
-            own = answer.result
-            if own.complete:
+            alone = generation.result
+            if alone.complete:
                 pairs = []
                 if result.metrics.drafted:  # otherwise there is no speedup to measure
-                    pairs = self._session.paired_speeds(result.prompt, own.tokens, result.seed, result.settings)
-                    reading_s = result.metrics.draft_prefill_s / len(own.tokens)  # the caches hold the prompt here
-                    pairs = [(1 / (1 / mine + reading_s), other) for mine, other in pairs]
-                found = self.compared_with(own)
+                    pairs = self._session.paired_speeds(result.prompt, alone.tokens, result.seed, result.settings)
+                    reading_s = result.metrics.draft_prefill_s / len(alone.tokens)  # the caches hold the prompt here
+                    pairs = [(1 / (1 / drafted + reading_s), alone_speed) for drafted, alone_speed in pairs]
+                found = self.compared_with(alone)
                 if pairs:
-                    drafted, alone = map(harmonic_mean, zip(*pairs, strict=True))
-                    speedup = ratio_of_sums([1 / other for _, other in pairs], [1 / mine for mine, _ in pairs])
-                    found = replace(found, tokens_per_s=alone, speedup=speedup, drafted_tokens_per_s=drafted)
+                    drafted_speeds, alone_speeds = zip(*pairs, strict=True)
+                    speedup = ratio_of_sums(
+                        [1 / speed for speed in alone_speeds], [1 / speed for speed in drafted_speeds]
+                    )
+                    found = replace(
+                        found,
+                        tokens_per_s=harmonic_mean(alone_speeds),
+                        speedup=speedup,
+                        drafted_tokens_per_s=harmonic_mean(drafted_speeds),
+                    )
                 result.baseline = found
         except Interrupted:
             pass

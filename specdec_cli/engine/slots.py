@@ -46,10 +46,10 @@ class Slots:
         """Measured before the first request, because measuring overwrites the text of the first slot."""
         costs: dict[str, PassCosts] = {}
         try:
-            for own in first.models.all:
-                if shared := self._opened(own, n_ctx, plan.rows):
-                    self.shared[own.role] = shared
-                    costs[own.role] = first.models.timed(own, shared.texts[0])
+            for model in first.models.all:
+                if shared := self._opened(model, n_ctx, plan.rows):
+                    self.shared[model.role] = shared
+                    costs[model.role] = first.models.timed(model, shared.texts[0])
             for number, session in enumerate(self.sessions):
                 parts = {role: (shared.texts[number], costs[role]) for role, shared in self.shared.items()}
                 session.models.share(parts, plan)
@@ -60,9 +60,9 @@ class Slots:
         load.begin(self._costs)
         self._forget()
 
-    def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedContext | None:
+    def _opened(self, model: ModelContext, n_ctx: int, rows: int) -> SharedContext | None:
         """A model's context, shared by all sessions; None, with a note, for a draft model that has no room."""
-        loaded, weights = own.loaded, self._weights
+        loaded, weights = model.loaded, self._weights
         if loaded.head:  # each session opens its own: heads need little memory
             if loaded.head == "medusa":
                 weights.note("Medusa heads draft for only one answer at a time, so they are not used")

@@ -305,9 +305,9 @@ class ComparisonRun:
         first = {(self._trials[i].variant, self._trials[i].prompt): i for i in reversed(range(len(self._trials)))}
         for i, trial in enumerate(self._trials):
             variant = self.variants[trial.variant]
-            own = first.get((variant.baseline, trial.prompt))
-            if variant.settings.reproduces and own is not None and trial.tokens != self._trials[own].tokens:
-                yield i, own
+            alone = first.get((variant.baseline, trial.prompt))
+            if variant.settings.reproduces and alone is not None and trial.tokens != self._trials[alone].tokens:
+                yield i, alone
 
     def _explain(self, session: Session, prompts: dict[str, list[int]]) -> None:
         """Prove for each answer that should be its baseline's, and isn't, whether rounding or a bug is the cause.
@@ -316,9 +316,9 @@ class ComparisonRun:
         the proofs so far are kept.
         """
         proofs: dict[tuple[object, ...], Divergence | None] = {}
-        for i, own in self._differing():
+        for i, alone in self._differing():
             trial, settings = self._trials[i], self.variants[self._trials[i].variant].settings
-            prompt, answers = prompts[trial.prompt], (self._transcripts[own], self._transcripts[i])
+            prompt, answers = prompts[trial.prompt], (self._transcripts[alone], self._transcripts[i])
             if (pair := (trial.variant, *prompt, *answers)) not in proofs:
                 proofs[pair] = session.divergence(prompt, *answers, self._seed, settings)
             if divergence := proofs[pair]:

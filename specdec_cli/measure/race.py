@@ -204,12 +204,13 @@ class Race:
     def _ratios(self) -> list[float]:
         if not any(each.drafted for each in self.drafted):
             return []
-        return [mine / own for own, mine in self._speeds()]
+        return [drafted / alone for alone, drafted in self._speeds()]
 
     def _speeds(self) -> list[tuple[float, float]]:
         """Tokens per second alone and with drafts, for each complete round."""
-        speeds = ((own.tokens_per_s, mine.tokens_per_s) for own, mine in zip(self.alone, self.drafted, strict=True))
-        return [(own, mine) for own, mine in speeds if own and mine]
+        pairs = zip(self.alone, self.drafted, strict=True)
+        speeds = ((alone.tokens_per_s, drafted.tokens_per_s) for alone, drafted in pairs)
+        return [(alone, drafted) for alone, drafted in speeds if alone and drafted]
 
     def result(self) -> RaceResult:
         alone, drafted = zip(*self._speeds(), strict=True) if self._speeds() else ((), ())
@@ -218,9 +219,9 @@ class Race:
 
     def _divergence(self) -> Divergence | None:
         answers, session = [*self.alone[:1], *self.drafted, *self.alone], self._session
-        other = next((each for each in answers if each.tokens != answers[0].tokens), None)
-        if other is None:
+        differing = next((each for each in answers if each.tokens != answers[0].tokens), None)
+        if differing is None:
             return None
         threads = session.models.target.opened.thread_log
-        own, mine = (Transcript.of(each.history, threads) for each in (answers[0], other))
-        return session.divergence(self._prompt, own, mine, 0, session.settings)
+        alone, answer = (Transcript.of(each.history, threads) for each in (answers[0], differing))
+        return session.divergence(self._prompt, alone, answer, 0, session.settings)

@@ -223,27 +223,27 @@ def acceptance_by_position(answers: Sequence[Trial | Metrics]) -> tuple[tuple[in
 def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: str = "all") -> Summary | None:
     """A variant's figures over one category, or over all; None if it has no trial there."""
     chosen = [trial for trial in trials if category in ("all", trial.category)]
-    mine = [trial for trial in chosen if trial.variant == variant]
-    if not mine:
+    answers = [trial for trial in chosen if trial.variant == variant]
+    if not answers:
         return None
 
     def total(name: str) -> float:
-        return float(sum(getattr(trial, name) for trial in mine))
+        return float(sum(getattr(trial, name) for trial in answers))
 
-    speeds = by_prompt((trial.prompt, trial.tokens_per_s) for trial in mine if trial.tokens_per_s)
+    speeds = by_prompt((trial.prompt, trial.tokens_per_s) for trial in answers if trial.tokens_per_s)
     speed = statistics.geometric_mean(speeds.values()) if speeds else None
     ratios = paired_ratios(chosen, variant, baseline) if variant != baseline else {}
     parts = {"draft": "draft_s", "verify": "verify_s", "sample": "sample_s", "other": "overhead_s"}
     decode = total("decode_s")
-    reached, per_position = acceptance_by_position(mine)
-    distances = [trial.distance for trial in mine if trial.distance is not None]
-    tokens = sum(len(trial.tokens) for trial in mine)
+    reached, per_position = acceptance_by_position(answers)
+    distances = [trial.distance for trial in answers if trial.distance is not None]
+    tokens = sum(len(trial.tokens) for trial in answers)
     return Summary(
         variant=variant,
         category=category,
-        trials=len(mine),
+        trials=len(answers),
         tokens_per_s=speed,
-        ttft_s=_median([trial.ttft_s for trial in mine]),
+        ttft_s=_median([trial.ttft_s for trial in answers]),
         tpot_ms=_ratio(1000, speed or 0),
         acceptance_rate=_ratio(total("accepted"), total("drafted")),
         tokens_per_step=_ratio(total("decoded"), total("steps")),

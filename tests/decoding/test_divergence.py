@@ -65,9 +65,9 @@ def answers(target_class, settings, rule, width=1):
     """The target's own answer, and one with drafts, as transcripts."""
     table, sampler = Table(V, 1), rules.sampler_of(rule, settings, SEED)
     drafter = drafter_of("model", table.mixed(Table(V, 2), 0.3), sampler, rule == "coupled", width=width)
-    own = run(target_class(table), PROMPT, None, 1, 60, settings, rule, SEED)
-    mine = run(target_class(table), PROMPT, drafter, 4, 60, settings, rule, SEED, sampler=sampler)
-    return Transcript.of(own), Transcript.of(mine)
+    alone = run(target_class(table), PROMPT, None, 1, 60, settings, rule, SEED)
+    answer = run(target_class(table), PROMPT, drafter, 4, 60, settings, rule, SEED, sampler=sampler)
+    return Transcript.of(alone), Transcript.of(answer)
 
 
 def choice(settings, rule, tokens=()):
@@ -78,11 +78,11 @@ def choice(settings, rule, tokens=()):
     return Choice(sampler, len(tokens), len(context), SEED)
 
 
-def explained(own, mine, settings, rule, target_class=Rounding, **options):
-    position = first_difference(mine.tokens, own.tokens)
+def explained(alone, answer, settings, rule, target_class=Rounding, **options):
+    position = first_difference(answer.tokens, alone.tokens)
     assert position is not None, "nothing to explain"
-    how = choice(settings, rule, own.tokens[:position])
-    return explain(PROMPT, own, mine, position, how, lambda _: target_class(Table(V, 1)), **options)
+    how = choice(settings, rule, alone.tokens[:position])
+    return explain(PROMPT, alone, answer, position, how, lambda _: target_class(Table(V, 1)), **options)
 
 
 WAYS = [
@@ -97,14 +97,14 @@ WAYS = [
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize(("settings", "rule"), WAYS)
 def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
-    own, mine = answers(Rounding, settings, rule, width)
-    found = explained(own, mine, settings, rule)
+    alone, answer = answers(Rounding, settings, rule, width)
+    found = explained(alone, answer, settings, rule)
     assert found.kind == "rounding" and not found.bug
     assert found.width > 1 and all(margin is None or margin > 0 for margin in (found.own_margin, found.margin))
     assert "proved to be rounding" in str(found)
-    for position, token in enumerate(mine.tokens):
-        row = recomputed(Rounding(Table(V, 1)), PROMPT, mine, position)
-        decided = choice(settings, rule, mine.tokens[:position]).token(row)
+    for position, token in enumerate(answer.tokens):
+        row = recomputed(Rounding(Table(V, 1)), PROMPT, answer, position)
+        decided = choice(settings, rule, answer.tokens[:position]).token(row)
         assert decided == token, "the row computed again is the row that decided"
 
 
@@ -119,8 +119,8 @@ def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
 @pytest.mark.parametrize(("settings", "rule"), WAYS)
 def test_a_cache_that_kept_a_rejected_token_is_a_bug(settings, rule, faulty, again, bug):
     """Also where computing again repeats the mistake: to the bit, in a cache as long as it should be."""
-    own, mine = answers(faulty, settings, rule, 3 if faulty is KeepsAnother else 1)
-    difference = explained(own, mine, settings, rule, target_class=again)
+    alone, answer = answers(faulty, settings, rule, 3 if faulty is KeepsAnother else 1)
+    difference = explained(alone, answer, settings, rule, target_class=again)
     assert bug in difference.bug and difference.kind == "wrong"
 
 
@@ -131,23 +131,23 @@ def test_experts_may_round_by_the_company_they_keep():
         def verify(self, pending, draft):
             return super().verify(pending, draft) + np.float32(1e-6 * sum(draft.tokens))
 
-    own, mine = answers(Routed, GREEDY, "match")
-    assert explained(own, mine, GREEDY, "match", Routed, experts=False).kind == "wrong"
-    assert explained(own, mine, GREEDY, "match", Routed, experts=True).kind == "rounding"
+    alone, answer = answers(Routed, GREEDY, "match")
+    assert explained(alone, answer, GREEDY, "match", Routed, experts=False).kind == "wrong"
+    assert explained(alone, answer, GREEDY, "match", Routed, experts=True).kind == "rounding"
 
 
 @pytest.mark.parametrize(("settings", "rule"), WAYS)
 def test_a_wrong_acceptance_rule_is_a_bug(settings, rule, monkeypatch):
     monkeypatch.setitem(rules.RULES, rule, spoilt(rule))
-    own, mine = answers(FakeTarget, settings, rule)
-    assert "computed again" in explained(own, mine, settings, rule, target_class=FakeTarget).bug
+    alone, answer = answers(FakeTarget, settings, rule)
+    assert "computed again" in explained(alone, answer, settings, rule, target_class=FakeTarget).bug
 
 
 def test_an_answer_that_ends_where_the_other_goes_on_is_a_bug():
-    own = Transcript.of(run(FakeTarget(Table(V, 1)), PROMPT, None, 1, 20))
-    short = Transcript(own.passes[:10])
-    assert "the answer ended" in explained(own, short, GREEDY, "match").bug
-    assert "the target's own answer ended" in explained(short, own, GREEDY, "match").bug
+    alone = Transcript.of(run(FakeTarget(Table(V, 1)), PROMPT, None, 1, 20))
+    short = Transcript(alone.passes[:10])
+    assert "the answer ended" in explained(alone, short, GREEDY, "match").bug
+    assert "the target's own answer ended" in explained(short, alone, GREEDY, "match").bug
 
 
 def test_margins_are_between_the_two_tokens():

@@ -154,11 +154,12 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
             return rows
 
         session.costs.agree(prompt)
-        own = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
+        alone = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
         monkeypatch.setattr(LlamaContext, "decode", rounds)
-        mine = Transcript.of(session.events(prompt, 0))
-        assert own.tokens != mine.tokens
-        assert "agreed bit for bit when measured differ here" in session.divergence(prompt, own, mine, 0, settings).bug
+        answer = Transcript.of(session.events(prompt, 0))
+        assert alone.tokens != answer.tokens
+        divergence = session.divergence(prompt, alone, answer, 0, settings)
+        assert "agreed bit for bit when measured differ here" in divergence.bug
 
 
 def test_only_bitwise_answers_say_that_bitwise_is_slower(monkeypatch, nothing_known):

@@ -46,11 +46,11 @@ def compared(session, prompts, ways):
     found = Counter()
     for seed, prompt in enumerate(prompts, 1):
         base = replace(session.settings, **{name: value for name, value in ways[0].items() if name == "accept"})
-        own = transcript(session, prompt, seed, base.alone())
+        alone = transcript(session, prompt, seed, base.alone())
         for way in ways:
             settings = replace(session.settings, **way)
-            mine = transcript(session, prompt, seed, settings)
-            difference = session.divergence(prompt, own, mine, seed, settings)
+            answer = transcript(session, prompt, seed, settings)
+            difference = session.divergence(prompt, alone, answer, seed, settings)
             assert difference is None or not difference.bug, f"{way}: {difference}"
             found["identical" if difference is None else "rounding"] += 1
     return found
@@ -122,8 +122,8 @@ def test_with_bitwise_they_are_identical_without_exception(target, draft, prompt
         for seed, prompt in enumerate(texts):
             for way in ways:
                 settings = replace(session.settings, **way)
-                own, mine = (transcript(session, prompt, seed, each) for each in (settings.alone(), settings))
-                assert mine.tokens == own.tokens, (way, threads, str(session.costs.agreement))
+                alone, answer = (transcript(session, prompt, seed, each) for each in (settings.alone(), settings))
+                assert answer.tokens == alone.tokens, (way, threads, str(session.costs.agreement))
         assert session.costs.agreement.widest > session.costs.agreement.reference
 
 
@@ -132,13 +132,13 @@ def test_with_bitwise_they_are_identical_without_exception(target, draft, prompt
 
 def mistaken(session, prompt, monkeypatch, spoil, repeats=False):
     """An answer that a mistake has spoilt, explained; `repeats`: the mistake is also made when it is computed again."""
-    own = transcript(session, prompt, 0, session.settings.alone())
+    alone = transcript(session, prompt, 0, session.settings.alone())
     with monkeypatch.context() as patched:
         spoil(patched)
-        mine = transcript(session, prompt, 0, session.settings)
+        answer = transcript(session, prompt, 0, session.settings)
         if repeats:
-            return session.divergence(prompt, own, mine, 0, session.settings)
-    return session.divergence(prompt, own, mine, 0, session.settings)
+            return session.divergence(prompt, alone, answer, 0, session.settings)
+    return session.divergence(prompt, alone, answer, 0, session.settings)
 
 
 def keeps_rejected(patched, keep):
