@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
 
-from chained import chained
+from cascade import cascaded
 from common import DEMO, open_demo
 from hindsight import Static, best, clairvoyant, known, known_statics, statics
 
@@ -110,11 +110,11 @@ def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterat
             yield _cell(found.name, category, tallies, costs, auto, None)
 
 
-def chained_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[str]:
+def cascade_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[str]:
     """`-k auto` with `ngram+model`, by machine: each category's speedup over the target alone."""
     for found in machines:
         pairs = simulation.by_category(recording.texts).values(), simulation.by_category(recording.answers).values()
-        speeds = [chained(zip(*both, strict=True), found.costs, LOOK) for both in zip(*pairs, strict=True)]
+        speeds = [cascaded(zip(*both, strict=True), found.costs, LOOK) for both in zip(*pairs, strict=True)]
         yield f"| {found.name} | " + " | ".join(f"{speed * found.costs.verify(1):.2f}" for speed in speeds) + " |"
 
 
@@ -170,7 +170,7 @@ def tables(folders: Iterable[Path], brief: bool) -> None:
             if recording.answers and recording.texts and recording.greedy:
                 print(f"**{title}, ngram+model**, speedup over the target alone\n")
                 print(f"| machine | {' | '.join(simulation.by_category(recording.texts))} |")
-                print("\n".join(chained_cells_of(recording, machines)), end="\n\n")
+                print("\n".join(cascade_cells_of(recording, machines)), end="\n\n")
 
 
 def main() -> None:

@@ -208,7 +208,7 @@ def drafter_of(
     )
     guessing = replace(context, rng=np.random.default_rng(0))
     names = drafters.split(name)
-    return drafters.create_chain(names, [guessing if part == "lookahead" else context for part in names])
+    return drafters.create_cascade(names, [guessing if part == "lookahead" else context for part in names])
 
 
 class ScriptedDrafter:

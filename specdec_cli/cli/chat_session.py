@@ -248,7 +248,7 @@ _ALIASES = dict.fromkeys(("/quit", "/bye", "/q"), "/exit")
 
 def in_words(name: str, value: object, settings: Settings) -> str:
     """The value of an option, as `/show` prints it."""
-    pair_auto = settings.chain.auto(settings.draft is not None)
+    pair_auto = settings.cascade.auto(settings.draft is not None)
     match value:
         case None:
             return "not set"

@@ -63,7 +63,7 @@ def edit(
             )
         fence = fence_around(passage.text)
         expected = f"{fence}\n{passage.text.rstrip()}\n{fence}"
-        speculative = SpeculativeConfig(prediction=expected if settings.chain.reads_texts else None)
+        speculative = SpeculativeConfig(prediction=expected if settings.cascade.reads_texts else None)
         answer = session.start(prompt, SamplingParams(max_tokens=most), speculative)
         answer.result.unmeasured = ""
         error = show_answer(session, answer, shown=can_paint(sys.stdout), styles=EDIT_STYLES)

@@ -167,7 +167,7 @@ def _name_draft(given: Given) -> None:
     from specdec_cli.pairs.config_layers import merged
 
     settings = merged(given.profile, given.flags).settings
-    if settings.draft and settings.chain.needs_model and "draft" not in given.typed:
+    if settings.draft and settings.cascade.needs_model and "draft" not in given.typed:
         name = settings.draft.rpartition("/")[2]
         print_parts(f"note: -m replaces the target of {given.profile}; its draft stays: {name}", stderr=True)
 

@@ -55,7 +55,7 @@ def asked_prediction(given: str | None, settings: Settings) -> str | None:
     """A prediction of the answer: the text itself if it contains white space, otherwise the path of a file. Raises
     UsageError if the file can't be read, or if nothing drafts from a prediction.
     """
-    if given and settings.drafter != "none" and not settings.chain.reads_texts:
+    if given and settings.drafter != "none" and not settings.cascade.reads_texts:
         raise UsageError(f"{settings.drafter} can't draft from a prediction", "Use a drafter with ngram.")
     if given is None or any(map(str.isspace, given)):
         return given

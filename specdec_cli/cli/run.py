@@ -102,7 +102,7 @@ def run(
 
 def _predicted(settings: Settings, prediction: str | None, prompt: str | None, file: Path | None) -> str | None:
     """What the answer may repeat: a prediction, or the file that the prompt is about."""
-    if prediction is None and prompt and file and file.is_file() and settings.chain.reads_texts:
+    if prediction is None and prompt and file and file.is_file() and settings.cascade.reads_texts:
         return read_file(file)
     return asked_prediction(prediction, settings)
 

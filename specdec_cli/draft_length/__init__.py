@@ -8,7 +8,7 @@ from enum import Enum
 from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.chain_length import ChainLength
+from specdec_cli.draft_length.cascade_length import CascadeLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KNOWN_START, LONGEST_KNOWN, KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import START, LossBudget
@@ -53,6 +53,6 @@ def adaptive_length(
     return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p, budget)
 
 
-def chain_length(policies: Mapping[str, LengthPolicy]) -> LengthPolicy:
+def cascade_length(policies: Mapping[str, LengthPolicy]) -> LengthPolicy:
     """One policy for several drafters, by their names in the order in which they are asked."""
-    return ChainLength(policies) if len(policies) > 1 else next(iter(policies.values()))
+    return CascadeLength(policies) if len(policies) > 1 else next(iter(policies.values()))

@@ -14,7 +14,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.rules import free_name
 from specdec_cli.decoding.types import Drafter
 from specdec_cli.draft_length import DraftForm
-from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.cascade import CascadeDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter, SelfDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext, Guide
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
@@ -86,7 +86,7 @@ def register(drafter: object) -> str:
 
 
 def one_at_a_time(name: str) -> bool:
-    """Whether a drafter, or any in a chain, is an object that drafts for one answer at a time."""
+    """Whether a drafter, or any in a cascade, is an object that drafts for one answer at a time."""
     return any(part in _GIVEN and not isinstance(_GIVEN[part][0], type) for part in split(name))
 
 
@@ -134,7 +134,7 @@ def split(name: str) -> list[str]:
         raise UsageError(f"a drafter is missing in {name!r}", f"Drafters: {', '.join(names())}.")
     parts = [_nested(part) for part in name.split("+")]
     if len(parts) > 1 and ("none" in parts or len(set(parts)) < len(parts)):
-        raise UsageError(f"{name!r} cannot be a chain of drafters", "Name different drafters: ngram+model.")
+        raise UsageError(f"{name!r} cannot be a cascade of drafters", "Name different drafters: ngram+model.")
     if sum(spec(part).needs_model for part in parts) > 1:  # each would need the model's cache in its own state
         raise UsageError(f"{name!r} would need two draft models", "Name only one: ngram+model, ngram+self.")
     return parts
@@ -164,16 +164,16 @@ def create(name: str, context: DrafterContext) -> Drafter:
     return NestedDrafter(outer, cast(Guesser, spec(inner).create(context)), context)
 
 
-def create_chain(names: Sequence[str], contexts: Sequence[DrafterContext]) -> Drafter:
-    """One drafter for several names, each with its context: a chain, or for no names `none`. A draft model is guided by
-    an earlier drafter that can.
+def create_cascade(names: Sequence[str], contexts: Sequence[DrafterContext]) -> Drafter:
+    """One drafter for several names, each with its context: a cascade, or for no names `none`. A draft model is
+    guided by an earlier drafter that can.
     """
     made = list[Drafter]()
     for name, own in zip(names, contexts, strict=True):
         guide = next((earlier for earlier in made if hasattr(earlier, "sequel")), None)
         made.append(create(name, replace(own, guide=cast(Guide, guide))))
     if len(made) > 1:
-        return ChainDrafter(made, contexts[0].sampler.constraint)
+        return CascadeDrafter(made, contexts[0].sampler.constraint)
     return made[0] if made else NoDrafter()
 
 

@@ -111,8 +111,8 @@ def longest_draft(settings: Settings, rewinds: bool) -> int:
         return 0
     if settings.length_policy is not None:
         most = settings.draft_tokens if settings.draft_tokens != AUTO else LONGEST if rewinds else MAX_SNAPSHOTS
-        return max(most, settings.lookahead_shape.tokens if settings.chain.looks_ahead else 0)
+        return max(most, settings.lookahead_shape.tokens if settings.cascade.looks_ahead else 0)
     if settings.draft_tokens != AUTO:
         return settings.draft_tokens
-    longest = max(drafters.form(name).longest for name in settings.chain.names) if rewinds else MAX_SNAPSHOTS
-    return max(longest, settings.lookahead_shape.tokens if settings.chain.looks_ahead else 0)
+    longest = max(drafters.form(name).longest for name in settings.cascade.names) if rewinds else MAX_SNAPSHOTS
+    return max(longest, settings.lookahead_shape.tokens if settings.cascade.looks_ahead else 0)

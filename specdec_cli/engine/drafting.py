@@ -14,7 +14,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter, LengthPolicy
-from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length
+from specdec_cli.draft_length import DraftForm, adaptive_length, cascade_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
@@ -65,7 +65,7 @@ class Drafting:
             if type(policy) is KnownLength:
                 policy.expect([*self._predicted(settings, 0), *prompt])
         all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
-        return chain_length(policies) if all_adapt else self._fixed(settings)
+        return cascade_length(policies) if all_adapt else self._fixed(settings)
 
     def drafter(self, settings: Settings, sampler: StandardSampler, seed: int, written: int = 0) -> Drafter:
         """What drafts, made anew for each answer. written: how many tokens of the answer the prompt has already."""
@@ -86,11 +86,11 @@ class Drafting:
         names = self._usable(settings)
         # Each draws with its own generator, not with the target's, whose draws must not depend on the draft.
         rngs = [np.random.default_rng((seed, number)) for number in range(1, len(names) + 1)]
-        return drafters.create_chain(names, [replace(context, rng=rng) for rng in rngs])
+        return drafters.create_cascade(names, [replace(context, rng=rng) for rng in rngs])
 
     def _predicted(self, settings: Settings, written: int) -> Sequence[int]:
         """The tokens of a prediction, as far as an answer can follow it."""
-        if not settings.prediction or not settings.chain.reads_texts:
+        if not settings.prediction or not settings.cascade.reads_texts:
             return ()
         most = 2 * min(settings.max_tokens + written, self._models.target.opened.n_ctx) + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
@@ -114,7 +114,7 @@ class Drafting:
 
     def _usable(self, settings: Settings) -> list[str]:
         """The drafters in the settings, without those whose draft model isn't open; the notes say why."""
-        names = list(settings.chain.names)
+        names = list(settings.cascade.names)
         if self._models.small is None or self._models.small.context is None:
             names = [name.removesuffix("<small") for name in names]
         return [name for name in names if self._models.drafts or not drafters.spec(name).needs_model]
@@ -122,7 +122,7 @@ class Drafting:
     def _fixed(self, settings: Settings) -> LengthPolicy:
         tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
         key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling_key)
-        new = FixedLength(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
+        new = FixedLength(tokens, settings.draft_min_p, settings.temperature == 0, settings.cascade.looks_ahead)
         return self._known(key) or self._keep(key, new)
 
     def _known(self, key: tuple[Any, ...]) -> LengthPolicy | None:

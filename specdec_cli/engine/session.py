@@ -91,7 +91,7 @@ class Session(AbstractContextManager["Session"]):
     @property
     def drafts(self) -> bool:
         """Whether drafting is possible: any draft model in the settings is loaded."""
-        return self.models.drafts or not self.settings.chain.needs_model
+        return self.models.drafts or not self.settings.cascade.needs_model
 
     def start(
         self,
@@ -159,16 +159,16 @@ class Session(AbstractContextManager["Session"]):
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
             changes["accept"] = "coupled"
-        own, pair = self.settings.chain, self.pair
+        own, pair = self.settings.cascade, self.pair
         if changes.get("drafter") == AUTO:
             changes["drafter"] = own.auto(pair.draft is not None)
         settings = replace(self.settings, **changes)
-        chain = settings.chain
-        if chain.needs_model and pair.draft is None:
+        cascade = settings.cascade
+        if cascade.needs_model and pair.draft is None:
             raise UsageError("no draft model is loaded", "Set `draft` when you load the engine.")
-        if chain.needs_small and pair.small is None:
+        if cascade.needs_small and pair.small is None:
             raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
-        if chain.needs_model and (chain.drafts_itself, chain.head) != (own.drafts_itself, own.head):
+        if cascade.needs_model and (cascade.drafts_itself, cascade.head) != (own.drafts_itself, own.head):
             raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
         pair.require_translation(settings)
         if settings.ngram_corpus != self.settings.ngram_corpus:
@@ -408,7 +408,7 @@ class Generation:
                 threads, loaded = models.target.threads, models.target.loaded
                 if result.metrics.unevenness >= _UNEVEN and 1 < threads >= loaded.threads and not loaded.offloaded:
                     result.notes += (f"CPU busy: -t {threads // 2} may be faster",)  # threads wait for each other
-                drafts = models.drafts or not result.settings.chain.needs_model
+                drafts = models.drafts or not result.settings.cascade.needs_model
                 if result.settings.adapts and drafts and not models.shared:
                     result.take_probed_baseline(session.costs.two_over_one)
 
@@ -502,7 +502,7 @@ def to_json(result: GenerationResult, session: Session) -> dict[str, Any]:
         "lora": [str(adapter) for adapter in pair.adapters],
         "lora_draft": [str(adapter) for adapter in pair.draft_adapters],
         "seed": result.seed,
-        "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
+        "lookahead": settings.lookahead if settings.cascade.looks_ahead else None,
         "lossless": result.lossless,
         **metrics.to_json(session.weights.load_s, session.costs.measured_s),
         "rounding": record_to_json(agreement) if agreement else None,

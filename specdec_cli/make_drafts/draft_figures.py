@@ -82,7 +82,7 @@ def draft_figures(
     everything = [each for several in metrics.values() for each in several]
     categories = [_acceptance(name, several) for name, several in metrics.items()]
     overall = _acceptance("all", everything)
-    at_once = drafters.form(settings.chain.names[-1]) is not DraftForm.GROWN
+    at_once = drafters.form(settings.cascade.names[-1]) is not DraftForm.GROWN
     draft_s = sum(each.draft_s - each.draft_prefill_s for each in everything)
     drafted = max(1, sum(each.drafted for each in everything))
     drafts = max(1, sum(sum(each.reached[:1]) for each in everything))

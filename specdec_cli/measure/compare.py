@@ -214,8 +214,8 @@ class ComparisonRun:
     @property
     def loaded(self) -> Settings:
         """Settings that load every model that some variant needs."""
-        needy = [settings for settings in self.drafting if settings.chain.needs_model]
-        most = max(needy, key=lambda settings: settings.chain.needs_small, default=self._settings.alone())
+        needy = [settings for settings in self.drafting if settings.cascade.needs_model]
+        most = max(needy, key=lambda settings: settings.cascade.needs_small, default=self._settings.alone())
         return replace(self._settings, drafter=most.drafter, draft=most.draft)
 
     @property
@@ -276,7 +276,7 @@ class ComparisonRun:
         from specdec_cli.pairs import speeds
         from specdec_cli.weights.model_pair import setup_of_pair
 
-        of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
+        of_pair = {name for name, variant in self.variants.items() if variant.settings.cascade.needs_model}
         summaries = [each for each in result.of_category("all") if each.variant in of_pair - result.wrong]
         exact = [each for each in summaries if each.distance_per_token is None]
         right = {name for name, variant in self.variants.items() if not variant.is_baseline} - result.wrong
@@ -414,9 +414,9 @@ def require_exact(result: ComparisonResult) -> None:
 
 def _recorded(variant: Variant[Settings]) -> RecordedSettings:
     """All settings, but the corpus and the draft's adapters only where they're used: they change nothing elsewhere."""
-    settings, chain = variant.settings, variant.settings.chain
-    corpus = settings.ngram_corpus if chain.reads_texts else ()
-    lora = {"lora": settings.lora or None, "lora_draft": (chain.needs_whole_model and settings.lora_draft) or None}
+    settings, cascade = variant.settings, variant.settings.cascade
+    corpus = settings.ngram_corpus if cascade.reads_texts else ()
+    lora = {"lora": settings.lora or None, "lora_draft": (cascade.needs_whole_model and settings.lora_draft) or None}
     return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, "length_policy": None, **lora})
 
 

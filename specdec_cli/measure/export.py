@@ -167,7 +167,7 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, mach
     except DownloadError:
         here = None
     chosen = here or named
-    if not set(chosen.chain.names) <= _KNOWN:
+    if not set(chosen.cascade.names) <= _KNOWN:
         raise UsageError(
             f"no other engine has the drafter {chosen.drafter}",
             "Use --drafter model, ngram or none.",
@@ -175,10 +175,10 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, mach
     target = _model(here.target if here else None, named.target)
     given_settings = {name: getattr(chosen, name) for name in (*_LLAMA_NAMES, *_UNEXPORTED)}
     options = {name: value for name, value in given_settings.items() if value not in (None, -1, ())}
-    if not (chosen.draft and named.draft and chosen.chain.needs_model):
+    if not (chosen.draft and named.draft and chosen.cascade.needs_model):
         if here:
-            check_pair(here if here.chain.needs_model else replace(here, drafter="none"))
-        if "ngram" not in chosen.chain.names:
+            check_pair(here if here.cascade.needs_model else replace(here, drafter="none"))
+        if "ngram" not in chosen.cascade.names:
             return _Pair(target, None, 0, options)
         said = "The speedup of n-gram drafts depends on the text, so it isn't predicted."
         return _Pair(target, None, _USUAL, options, (said,))

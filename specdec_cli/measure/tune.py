@@ -94,13 +94,13 @@ def _tuned(settings: Settings) -> tuple[Settings, ModelPair]:
     """The settings to tune with, and their models. Raises UsageError if there is nothing to tune, IncompatiblePair for
     heads and for a draft model with another tokenizer.
     """
-    if not settings.chain.needs_model:
+    if not settings.cascade.needs_model:
         problem = f"there is nothing to tune: the drafter {settings.drafter} uses no draft model"
         raise UsageError(problem, "Name a draft model with -md.")
     if settings.accept in LOSSY:
         problem = f"tune can't measure --accept {settings.accept}, which is lossy"
         raise UsageError(problem, "Use an exact rule: rejection or match.")
-    head, drafter = settings.chain.head, "self" if settings.chain.drafts_itself else "model"
+    head, drafter = settings.cascade.head, "self" if settings.cascade.drafts_itself else "model"
     ctx = settings.ctx or _CONTEXT
     settings = replace(settings, drafter=drafter, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=ctx)
     if head or (pair := check_pair(settings)).overlap is not None:

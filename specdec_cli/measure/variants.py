@@ -70,8 +70,8 @@ def with_baselines(base: Settings, named: Mapping[str, Settings]) -> list[Varian
 
 def _require_one_draft(drafting: Iterable[Settings], draft_named: bool) -> None:
     """Refuse variants that need different draft models: one is loaded."""
-    chains = [settings.chain for settings in drafting if settings.chain.needs_model]
-    kinds = {chain.head or ("self" if chain.drafts_itself and not draft_named else "model") for chain in chains}
+    cascades = [settings.cascade for settings in drafting if settings.cascade.needs_model]
+    kinds = {cascade.head or ("self" if cascade.drafts_itself and not draft_named else "model") for cascade in cascades}
     if len(kinds) > 1:
         raise UsageError(
             f"the variants would need several draft models: for {' and '.join(sorted(kinds))}",
@@ -125,8 +125,8 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
             raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "These can"))
         changes[name] = check_value(name, value, text=True)
     if changes.get("drafter") == AUTO:
-        changes["drafter"] = base.chain.auto(base.draft is not None)
+        changes["drafter"] = base.cascade.auto(base.draft is not None)
     changed = replace(base, **changes)
-    if changed.chain.drafts_itself and not base.chain.drafts_itself and not draft_named:
+    if changed.cascade.drafts_itself and not base.cascade.drafts_itself and not draft_named:
         return with_made_draft(replace(changed, draft=None))
     return changed

@@ -132,7 +132,7 @@ def _draft_fits(layers: list[dict[str, Any]]) -> bool:
     for i, layer in enumerate(layers):
         drafter = check_value("drafter", layer.get("drafter"))
         if drafter and drafter != AUTO:
-            itself = Settings(drafter=drafter).chain.drafts_itself
+            itself = Settings(drafter=drafter).cascade.drafts_itself
             return not itself or any(above.get("draft") for above in layers[: i + 1])
     return True
 
@@ -140,17 +140,17 @@ def _draft_fits(layers: list[dict[str, Any]]) -> bool:
 def _located(settings: Settings, command: str) -> Settings:
     """Replace references to the Hub by paths. Skips draft models that the drafter doesn't need."""
     settings = replace(settings, target=str(locate(settings.target, command)))
-    if settings.draft_small is not None and settings.chain.needs_small:
+    if settings.draft_small is not None and settings.cascade.needs_small:
         small = locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
         settings = replace(settings, draft_small=str(small))
-    if settings.draft is None or not settings.chain.needs_model:
+    if settings.draft is None or not settings.cascade.needs_model:
         return with_made_draft(settings)
     return replace(settings, draft=str(locate(settings.draft, command)))
 
 
 def with_made_draft(settings: Settings) -> Settings:
     """For `self` without a draft, add the draft last made from the target, if there is one."""
-    if settings.draft is not None or not settings.chain.drafts_itself:
+    if settings.draft is not None or not settings.cascade.drafts_itself:
         return settings
     draft = made_drafts.find(Path(settings.target))
     return replace(settings, draft=str(draft) if draft else None)
@@ -185,8 +185,8 @@ def require_used(typed: Collection[str], variants: Iterable[Settings]) -> None:
 
     `none` allows all of them, so that adding it to a command gives the baseline.
     """
-    chains = [each.chain for each in variants]
-    if all(chain.names == ("none",) for chain in chains):
+    cascades = [each.cascade for each in variants]
+    if all(cascade.names == ("none",) for cascade in cascades):
         return
     for name, need, user, add in (
         ("ngram_corpus", "reads_texts", "the drafter ngram", "ngram, or ngram+model"),
@@ -196,5 +196,5 @@ def require_used(typed: Collection[str], variants: Iterable[Settings]) -> None:
         ("draft_window", "needs_whole_model", "drafters with a draft model", "model, or ngram+model"),
         ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
     ):
-        if name in typed and not any(getattr(chain, need) for chain in chains):
+        if name in typed and not any(getattr(cascade, need) for cascade in cascades):
             raise UsageError(f"--{name.replace('_', '-')} is for {user}", f"Add --drafter {add}.")

@@ -70,7 +70,7 @@ class LookaheadShape:
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterChain:
+class DrafterCascade:
     """A parsed drafter name: the drafters in the order in which they are asked, and what they need. drafts_itself: the
     draft model is a copy of the target. head: the kind of heads that draft; empty if none do.
     """
@@ -133,15 +133,15 @@ class Settings(Options):
         _ = self.placements
         _check_length(self)
         _check_lookahead(self)
-        if self.tree > 1 and any("<" in name for name in self.chain.names):
+        if self.tree > 1 and any("<" in name for name in self.cascade.names):
             fix = "Leave out --tree, or draft with the drafter model."
             raise UsageError(f"--tree cannot be used with {self.drafter}: it drafts chains", fix)
         _check_bitwise(self)
 
     @property
-    def chain(self) -> DrafterChain:
+    def cascade(self) -> DrafterCascade:
         """Raises UsageError on unknown drafters."""
-        return _chain(self.drafter)
+        return _cascade(self.drafter)
 
     @property
     def lookahead_shape(self) -> LookaheadShape:
@@ -171,12 +171,12 @@ class Settings(Options):
     @property
     def drafted_branches(self) -> int:
         """The most branches that the draft model drafts."""
-        return self.tree if self.chain.needs_model else 1
+        return self.tree if self.cascade.needs_model else 1
 
     @property
     def branches(self) -> int:
         """The most branches of a draft."""
-        return max(self.drafted_branches, self.lookahead_shape.branches if self.chain.looks_ahead else 1)
+        return max(self.drafted_branches, self.lookahead_shape.branches if self.cascade.looks_ahead else 1)
 
     def alone(self) -> Settings:
         """These settings with the target alone: their baseline. It never draws by a rule that the program passes."""
@@ -197,10 +197,10 @@ class Settings(Options):
 
 
 @lru_cache
-def _chain(drafter: str) -> DrafterChain:
+def _cascade(drafter: str) -> DrafterCascade:
     names = drafters.split(drafter)
     outer, _, inner = zip(*(name.partition("<") for name in names), strict=True)
-    return DrafterChain(
+    return DrafterCascade(
         tuple(names),
         needs_model=any(drafters.spec(name).needs_model for name in outer),
         needs_small=any(name and drafters.spec(name).needs_model for name in inner),
@@ -229,7 +229,7 @@ def _check_lookahead(settings: Settings) -> None:
             f"Make (W + G) * (N - 1) at most {N_BATCH}, and W + G at most {MOST_SEQUENCES}.",
         )
     tokens = settings.draft_tokens
-    if tokens != AUTO and tokens < shape.window_tokens and settings.chain.looks_ahead:
+    if tokens != AUTO and tokens < shape.window_tokens and settings.cascade.looks_ahead:
         raise UsageError(
             f"the window {settings.lookahead} does not fit into {tokens} draft tokens",
             f"Give -k {shape.window_tokens} or more, or auto.",
@@ -245,8 +245,8 @@ def _check_bitwise(settings: Settings) -> None:
             f"--bitwise promises the target's own text, but --accept {settings.accept} gives another when sampling",
             "Leave --accept out, or give --accept coupled or match.",
         )
-    if settings.tree > 1 or settings.chain.looks_ahead:
-        what = "lookahead" if settings.chain.looks_ahead else f"--tree {settings.tree}"
+    if settings.tree > 1 or settings.cascade.looks_ahead:
+        what = "lookahead" if settings.cascade.looks_ahead else f"--tree {settings.tree}"
         raise UsageError(
             f"--bitwise cannot be used with {what}: trees are read in another order than text and round differently",
             "Draft chains: use the drafter model or ngram, without --tree.",

@@ -55,7 +55,7 @@ class ModelPair:
         """Raise IncompatiblePair if the settings need the target's tokenizer, and the draft model has another."""
         if self.overlap is None:
             return
-        needy = (name for name in settings.chain.names if drafters.spec(name).needs_model and name != "model")
+        needy = (name for name in settings.cascade.names if drafters.spec(name).needs_model and name != "model")
         if what := next((f"the drafter {name}" for name in needy), "--tree" if settings.drafted_branches > 1 else ""):
             raise _untranslated(self.difference, what)
 
@@ -72,11 +72,11 @@ def check_pair(settings: Settings) -> ModelPair:
     require_model(target)
     chat_template.warm_up(target)
     lora = _adapters(settings.lora, target_path, target)
-    if not settings.chain.needs_model:
+    if not settings.cascade.needs_model:
         return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
-    if settings.chain.head:
+    if settings.cascade.head:
         return replace(_with_head(settings, target, target_path), adapters=lora)
-    if settings.draft is None and settings.chain.drafts_itself:
+    if settings.draft is None and settings.cascade.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", "-m", str(target_path)])
         raise UsageError(
             f"no draft has been made from {target_path.name}, or one of the two files has changed since",
@@ -94,7 +94,7 @@ def check_pair(settings: Settings) -> ModelPair:
     pair = ModelPair(target, target_path, draft, draft_path, shared, notes, adapters=lora, draft_adapters=lora_draft)
     pair = replace(pair, overlap=comparison.overlap, difference=comparison.reason)
     pair.require_translation(settings)
-    if not settings.chain.needs_small:
+    if not settings.cascade.needs_small:
         return pair
     if settings.draft_small is None:
         problem = f"there is no second draft model for {settings.drafter}"
@@ -117,7 +117,7 @@ _HEADS = {
 
 def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPair:
     """A target and the heads that draft from its hidden rows. Raises the errors of `check_pair`."""
-    kind = settings.chain.head
+    kind = settings.cascade.head
     if settings.draft is None or settings.draft == settings.target:
         if head_of(target) != kind:
             what = f"{_HEADS[kind]} is a separate file" if kind != "mtp" else "it has no next-token layers"

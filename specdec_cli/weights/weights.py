@@ -80,7 +80,7 @@ class Weights:
         self.load_s = 0.0
         """Seconds that loading took, including the index of --ngram-corpus."""
         self.notes: list[str] = []
-        reads_texts = settings.ngram_corpus and any(variant.chain.reads_texts for variant in variants or [settings])
+        reads_texts = settings.ngram_corpus and any(variant.cascade.reads_texts for variant in variants or [settings])
         self._corpus_files = corpus.find(settings.ngram_corpus) if reads_texts else []
         self._reading = Lock()
         self.corpus: Corpus | None = None
@@ -98,7 +98,7 @@ class Weights:
         for each in (place, place_draft):
             placing.require_possible(each)
         usable = self._can_use_heads(place, interrupt)
-        with_heads = usable and bool(settings.chain.head) and pair.draft_path == pair.target_path
+        with_heads = usable and bool(settings.cascade.head) and pair.draft_path == pair.target_path
         model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
         self.draft: LoadedModel | None = None
@@ -119,7 +119,7 @@ class Weights:
 
     def _can_use_heads(self, place: Placement, interrupt: Interrupt) -> bool:
         """Whether the heads in the settings, if any, can draft here. If not, a note says why."""
-        head, pair = self.settings.chain.head, self.pair
+        head, pair = self.settings.cascade.head, self.pair
         if head in ("", "medusa"):  # specdec itself computes Medusa's heads
             return True
         with self.optional("draft"):
@@ -131,7 +131,7 @@ class Weights:
         return False
 
     def _load_draft(self, threads: int, placement: Placement, interrupt: Interrupt) -> LoadedModel | None:
-        head, pair, target = self.settings.chain.head, self.pair, self.target
+        head, pair, target = self.settings.cascade.head, self.pair, self.target
         if head and pair.draft_path == pair.target_path:
             return replace(target, role="draft", threads=threads, head=head)
         if head == "medusa" and pair.draft_path and pair.draft:  # its file is read when a context opens

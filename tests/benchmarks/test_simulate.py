@@ -6,7 +6,7 @@ from statistics import geometric_mean
 import hindsight
 import pytest
 import simulate
-from chained import chained
+from cascade import cascaded
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.fixed import FixedLength
@@ -46,11 +46,11 @@ def test_a_drafter_without_a_model_is_run_again_over_the_text():
     assert hindsight.known_statics(NgramDrafter, [text])[0, 0.0].tokens == 4
 
 
-def test_a_chain_is_as_fast_as_the_better_of_its_drafters():
+def test_a_cascade_is_as_fast_as_the_better_of_its_drafters():
     recording = recordings.read(simulate.REAL / "qwen2.5-coder" / "edits.json.gz")
     costs = hardware.load("rtx-4090").costs
     pairs = list(zip(recording.texts, recording.answers, strict=True))[:10:5]
-    both = chained(pairs, costs, simulate.LOOK)
+    both = cascaded(pairs, costs, simulate.LOOK)
     model = simulation.adaptive([answer for _, answer in pairs], costs, greedy=True).tokens_per_s(costs)
     prices = Costs(costs.verify, simulate.LOOK)
     ngram = hindsight.known(NgramDrafter, [text for text, _ in pairs], prices).tokens_per_s(prices)

@@ -1,4 +1,4 @@
-"""`specdec drafters`, chains by name, `--ngram-corpus`, and drafters from other packages: docs/plugins.md has one."""
+"""`specdec drafters`, cascades by name, `--ngram-corpus`, and drafters from other packages: docs/plugins.md has one."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop("specdec_again", None)
         drafters._foreign.cache_clear()
         drafters.spec.cache_clear()
-        config._chain.cache_clear()
+        config._cascade.cache_clear()
 
     def install(code: str, entries: str) -> None:
         about = tmp_path / "specdec_again-1.0.dist-info"

@@ -11,7 +11,7 @@ from timed import FREE, Timed
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Candidate, Draft, LengthReason, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.draft_length.chain_length import ChainLength
+from specdec_cli.draft_length.cascade_length import CascadeLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import LossBudget
@@ -283,5 +283,5 @@ def test_a_rest_goes_on_in_the_next_answer():
 def test_the_limit_is_no_matter_of_how_many_tokens_may_follow():
     assert whole(GPU).limit(1) == LARGEST, "a tree of so many tokens has paths of a few"
     assert max(written(GPU, Recurring(4), lookahead(), 24).drafted) > 14
-    chained = ChainLength({"other": whole(GPU), "lookahead": whole(GPU)})
-    assert chained.limit(2) >= LARGEST and chained.turn(1, True, 99)[1] == LARGEST
+    cascade = CascadeLength({"other": whole(GPU), "lookahead": whole(GPU)})
+    assert cascade.limit(2) >= LARGEST and cascade.turn(1, True, 99)[1] == LARGEST

@@ -12,7 +12,7 @@ from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Step
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.cascade import CascadeDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
 NESTED = pytest.mark.parametrize("name", ["model<ngram", "model<small"])
@@ -118,19 +118,19 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "chained"), [(PLAIN, False), (GREEDY, True)], ids=["alone", "another of a chain drafts in between"]
+    ("sampling", "cascaded"), [(PLAIN, False), (GREEDY, True)], ids=["alone", "another of a cascade drafts in between"]
 )
 @NESTED
 @pytest.mark.parametrize("kind", [FakeDraftModel, Recurrent])
-def test_the_caches_hold_the_text_and_nothing_else(name, kind, sampling, chained):
+def test_the_caches_hold_the_text_and_nothing_else(name, kind, sampling, cascaded):
     looked = 0
     for seed in range(8):
-        target = Table(8, seed, order=1 + chained, scale=4.0)
+        target = Table(8, seed, order=1 + cascaded, scale=4.0)
         medium = target.mixed(Table(8, seed + 100, order=1, scale=4.0), 0.15)
         small = medium.mixed(Table(8, seed + 200, order=1, scale=4.0), 0.2)
         sampler = StandardSampler(sampling)
         watched = Watched(drafter_of(name, medium, sampler, small=small, kind=kind))
-        drafter = ChainDrafter([NgramDrafter(), watched]) if chained else watched
+        drafter = CascadeDrafter([NgramDrafter(), watched]) if cascaded else watched
         options = {"policy": hesitant(seed), "sampler": sampler, "seed": seed}
         events = run(FakeTarget(target), (1, 2), drafter, max_tokens=80, **options)
         assert events[-1].notes == ()

@@ -29,7 +29,7 @@ def answer(wrong, needs_model=False, model=None, way=NAME):
     context = DrafterContext(model, TABLE.n_vocab, sampler, False, np.random.default_rng(1))
     with installed(partial(drafter, OWN, len(PROMPT), wrong, needs_model)):
         names = drafters.split(way)
-        made = drafters.create_chain(names, [context] * len(names))
+        made = drafters.create_cascade(names, [context] * len(names))
     return run(FakeTarget(TABLE), PROMPT, made, k=4, sampler=sampler, max_tokens=24)
 
 

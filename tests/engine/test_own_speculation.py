@@ -72,7 +72,7 @@ def test_the_text_is_the_targets_own(session, sampling, tokens):
         assert set(found.metrics.sources) == {SpeculativeConfig(drafter=mine).drafter}
 
 
-def test_only_propose_is_needed_and_it_takes_part_in_chains(session, monkeypatch):
+def test_only_propose_is_needed_and_it_takes_part_in_cascades(session, monkeypatch):
     """One that asks token by token need not declare what a token takes, either."""
 
     class Bare:

@@ -14,7 +14,7 @@ from specdec_cli.decoding.guard import to_read
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
 
 
-class ChainDrafter:
+class CascadeDrafter:
     """Asks its drafters in order, and passes over a draft whose first token the constraint forbids. A later one reads
     nothing until it is asked for the first time; one that fails is not asked again, and `note` says why.
     """

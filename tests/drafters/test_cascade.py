@@ -8,9 +8,9 @@ from timed import FLAT, auto
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, LengthPolicy, LengthReason, Step
-from specdec_cli.draft_length.chain_length import ChainLength
+from specdec_cli.draft_length.cascade_length import CascadeLength
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.cascade import CascadeDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
 
@@ -28,8 +28,8 @@ class Scripted(ScriptedDrafter):
 
 
 def counted(*drafters, k=1, **options):
-    """The events of a chain whose target counts up from 1."""
-    return run(FakeTarget(Counting()), (0,), ChainDrafter(drafters), k, **options)
+    """The events of a cascade whose target counts up from 1."""
+    return run(FakeTarget(Counting()), (0,), CascadeDrafter(drafters), k, **options)
 
 
 def sources_of(events):
@@ -85,7 +85,7 @@ def test_the_length_that_pays_goes_on_in_a_passage_that_promises_more():
 def test_each_policy_learns_from_its_own_drafter():
     policies = {"ngram": auto(FLAT), "model": auto(FLAT)}
     drafter = drafter_of("ngram+model", Counting())
-    events = run(FakeTarget(Counting()), (0, 1), drafter, policy=ChainLength(policies), max_tokens=60)
+    events = run(FakeTarget(Counting()), (0, 1), drafter, policy=CascadeLength(policies), max_tokens=60)
     assert set(sources_of(events)) == {"model"}, "nothing repeats itself in counting"
     assert {step.why for step in drafts_of(events)} <= {LengthReason.WORTH_IT, LengthReason.UNSURE}
     assert policies["model"]._calibration.looks > 5 and policies["ngram"]._calibration.looks == 0
@@ -110,7 +110,7 @@ class Resting(LengthPolicy):
 def test_where_nobody_has_anything_to_decide_nobody_is_asked(monkeypatch):
     monkeypatch.setattr(Scripted, "propose", None)
     parts = {name: Resting() for name in "ab"}
-    events = counted(*(Scripted(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=27)
+    events = counted(*(Scripted(name, []) for name in "ab"), policy=CascadeLength(parts), max_tokens=27)
     assert tokens_of(events) == list(range(1, 28)) and events[-1].notes == ()
     assert {step.why for step in steps_of(events)[1:]} == {LengthReason.NOT_WORTH_IT}
     # Of the 25 steps between the first and the last, every eighth; the others are told of in passing.
@@ -136,8 +136,8 @@ def test_a_draft_that_a_constraint_forbids_is_passed_over_unless_it_was_drawn():
     for q, source in ((None, "b"), (lambda token: token, "a")):
         first = Scripted("a", [])
         first.propose = lambda *_, q=q: Draft((9,), q, "a")
-        chain = ChainDrafter([first, Scripted("b", [(2,)])], constraint)
-        assert chain.propose((0,), 1, FixedLength(1)).source == source
+        cascade = CascadeDrafter([first, Scripted("b", [(2,)])], constraint)
+        assert cascade.propose((0,), 1, FixedLength(1)).source == source
     sampler = StandardSampler(GREEDY, constraint=constraint)
     assert drafter_of("ngram+model", Counting(), sampler)._allowed is constraint.allowed
 
@@ -166,7 +166,7 @@ def test_one_that_fails_is_not_asked_again_and_the_others_go_on_or_the_target_al
     prompt = (0, 1, 2, 0, 1, 2)
     own = tokens_of(run(FakeTarget(target), prompt, max_tokens=60))
     for broken in (Failing(), Silent()):
-        events = run(FakeTarget(target), prompt, ChainDrafter([broken, drafter_of("model", target)]), max_tokens=60)
+        events = run(FakeTarget(target), prompt, CascadeDrafter([broken, drafter_of("model", target)]), max_tokens=60)
         assert tokens_of(events) == own and "the others went on" in events[-1].notes[0]
         assert {step.source for step in steps_of(events) if step.index > 5} == {"model"}
     events = counted(Failing(), Silent(), k=3, max_tokens=30)

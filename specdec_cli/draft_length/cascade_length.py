@@ -12,7 +12,7 @@ _NAP = 7
 of a step of a small target."""
 
 
-class ChainLength(LengthPolicy):
+class CascadeLength(LengthPolicy):
     """Policies in the order in which their drafters are asked, by the drafters' names.
 
     A policy is asked for its limit only when its drafter's turn comes, and learns from the drafts of that one alone;

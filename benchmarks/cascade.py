@@ -14,10 +14,10 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import REVIEWED
-from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length
+from specdec_cli.draft_length import DraftForm, adaptive_length, cascade_length
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.cascade import CascadeDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure.simulate import Answer, Run, Tally, Text
@@ -95,7 +95,7 @@ class RecordedModel:
         return row
 
 
-def chained(texts: Iterable[tuple[Text, Answer]], costs: Costs, look: Curve) -> float:
+def cascaded(texts: Iterable[tuple[Text, Answer]], costs: Costs, look: Curve) -> float:
     """Tokens per second of `-k auto` with `ngram+model`, once through all texts. look: seconds that `ngram` takes to
     search.
     """
@@ -103,11 +103,11 @@ def chained(texts: Iterable[tuple[Text, Answer]], costs: Costs, look: Curve) -> 
     for part, form, draft in (("ngram", DraftForm.KNOWN, look), ("model", DraftForm.GROWN, costs.draft)):
         model_costs = CostModel(Costs(costs.verify, draft), form.longest)
         policies[part] = adaptive_length(form, model_costs, Calibration.prior(True), form.budget())
-    run = Run(chain_length(policies), replace(costs, other=0.0), Tally())
+    run = Run(cascade_length(policies), replace(costs, other=0.0), Tally())
     for text, answer in texts:
         model = RecordedModel(text, answer, costs.draft)
         guide, rng = NgramDrafter(), np.random.default_rng(0)
         sampler = StandardSampler(SamplingOptions(temperature=0.0))
-        drafter = ChainDrafter([guide, ModelDrafter(model, model.n_vocab, sampler, False, rng, 1, guide)])
+        drafter = CascadeDrafter([guide, ModelDrafter(model, model.n_vocab, sampler, False, rng, 1, guide)])
         replay_text(drafter, model.text, run, lambda model=model: look(1) + model.spent())  # type: ignore[misc]
     return run.tally.tokens / run.now
