@@ -143,7 +143,7 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
 
 
 def _target(session):
-    return LlamaTarget(session.models.target.opened)
+    return LlamaTarget(session.models.target.open_kv)
 
 
 COMMANDS = (

@@ -60,18 +60,18 @@ def save(conversation: Conversation, name: str) -> list[str]:
     read = conversation.read
     remove_abandoned(CONVERSATIONS.folder(), "specdec-*.tmp")
     caches, checksums, notes = {}, {}, []
-    for loaded in conversation.session.models.all:
-        if not (text := loaded.text):
+    for model in conversation.session.models.all:
+        if not (kv := model.kv):
             continue
-        text.settle()
-        if not text.rewinds and (length := text.cache.reachable(text.length, text.common(read.tokens))):
-            text.rewind(length)  # once loaded, a recurrent state can't drop rejected drafts
-        if text.tokens:
+        kv.settle()
+        if not kv.rewinds and (length := kv.cache.reachable(kv.length, kv.common(read.tokens))):
+            kv.rewind(length)  # once loaded, a recurrent state can't drop rejected drafts
+        if kv.tokens:
             try:
-                checksums[loaded.role] = text.save(cache_path(name, loaded.role))
-                caches[loaded.role] = _identity(loaded)
+                checksums[model.role] = kv.save(cache_path(name, model.role))
+                caches[model.role] = _identity(model)
             except SpecdecError as error:
-                notes.append(f"the {loaded.role} will read the conversation again: {error}")
+                notes.append(f"the {model.role} will read the conversation again: {error}")
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
     of_read = (read.text, read.tokens, read.marks, _checksum(read))
     CONVERSATIONS.save(name, KeptConversation(messages, *of_read, caches, checksums, conversation.n_dropped))
@@ -98,13 +98,13 @@ def restore(conversation: Conversation, name: str) -> list[str]:
         return [f"the models read the conversation again: {error}"]
     conversation.read = ReadText(kept.text, kept.tokens, kept.marks)
     notes = []
-    for loaded in session.models.all:
-        if loaded.role not in kept.caches or not loaded.text:
+    for model in session.models.all:
+        if model.role not in kept.caches or not model.kv:
             continue
-        if kept.caches[loaded.role] != _identity(loaded):
-            notes.append(f"the {loaded.role} reads the conversation again: its file, adapters or llama.cpp changed")
-        elif not loaded.text.load(cache_path(name, loaded.role), kept.checksums.get(loaded.role, "")):
-            notes.append(f"the {loaded.role} reads the conversation again: its saved cache is gone or damaged")
+        if kept.caches[model.role] != _identity(model):
+            notes.append(f"the {model.role} reads the conversation again: its file, adapters or llama.cpp changed")
+        elif not model.kv.load(cache_path(name, model.role), kept.checksums.get(model.role, "")):
+            notes.append(f"the {model.role} reads the conversation again: its saved cache is gone or damaged")
     return notes
 
 
@@ -126,8 +126,8 @@ def _checksum(read: ReadText) -> int:
     return zlib.crc32(json.dumps([read.text, read.tokens, read.marks]).encode())
 
 
-def _identity(loaded: ModelContext) -> str:
+def _identity(model: ModelContext) -> str:
     """The model's file, its adapters with their scales, and the build."""
     with suppress(OSError):
-        return model_loading.name_of(loaded.path, loaded.loaded.adapters)
-    raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")
+        return model_loading.name_of(model.path, model.loaded.adapters)
+    raise SpecdecError(f"{model.path.name} is gone", "Put it back.")

@@ -38,10 +38,10 @@ class ModelContext:
         self.loaded = loaded
         self.threads = loaded.threads
         self.context: Context | None = None
-        self.text: LlamaContext | None = None
+        self.kv: LlamaContext | None = None
         """The context with its KV cache: for most models `context` itself, for Medusa heads None."""
         self.costs: PassCosts | None = None
-        self.drafting: DraftModel | None = None
+        self.draft_model: DraftModel | None = None
         """For a draft model: the context as a drafter uses it."""
 
     @property
@@ -57,30 +57,30 @@ class ModelContext:
         return self.loaded.model
 
     @property
-    def opened(self) -> LlamaContext:
-        if self.text is None:
+    def open_kv(self) -> LlamaContext:
+        if self.kv is None:
             raise RuntimeError("the contexts are opened first")
-        return self.text
+        return self.kv
 
     @property
-    def passes(self) -> PassCosts:
+    def open_costs(self) -> PassCosts:
         if self.costs is None:
             raise RuntimeError("the contexts are opened first")
         return self.costs
 
-    def use(self, context: Context, text: LlamaContext | None, costs: PassCosts) -> None:
+    def use(self, context: Context, kv: LlamaContext | None, costs: PassCosts) -> None:
         """Set the context. A draft model's keeps only a part of a text that is longer."""
-        self.context, self.text, self.costs = context, text, costs
-        self.drafting = ShortMemory(context) if isinstance(context, LlamaContext) else context
+        self.context, self.kv, self.costs = context, kv, costs
+        self.draft_model = ShortMemory(context) if isinstance(context, LlamaContext) else context
         if vocabulary := read_reduced(self.loaded.header):
-            self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
+            self.draft_model = ReducedDraft(self.draft_model, vocabulary.ids, vocabulary.reads)
 
     def close(self) -> None:
         if self.costs is not None:
             self.costs.keep()
         if self.context is not None:
             self.context.close()
-        self.context = self.text = self.costs = self.drafting = None
+        self.context = self.kv = self.costs = self.draft_model = None
 
 
 class Contexts:
@@ -116,7 +116,7 @@ class Contexts:
         """Those of the target and the draft model. Both must be open."""
         if self.draft is None or self.draft.context is None:
             raise RuntimeError("there is no draft model")
-        return self.target.opened, self.draft.context
+        return self.target.open_kv, self.draft.context
 
     @property
     def drafts(self) -> bool:
@@ -151,8 +151,8 @@ class Contexts:
         self.shared, self.plan = True, plan
         for model in self.all:
             if model.role in parts:
-                text, costs = parts[model.role]
-                model.use(text, text, costs)
+                kv, costs = parts[model.role]
+                model.use(kv, kv, costs)
             elif model.loaded.head and model.loaded.head != "medusa":
                 with self._weights.optional(model.role):
                     self._open_head(model, REVIEWED, branches=1)
@@ -178,14 +178,14 @@ class Contexts:
                     self._open_head(model, rows, branches)
                     continue
                 needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded, rows)
-                text = LlamaContext.open(loaded.model, n_ctx, rows, model.threads, self._interrupt, branches)
-                model.use(text, text, self.timed(model, text))
+                kv = LlamaContext.open(loaded.model, n_ctx, rows, model.threads, self._interrupt, branches)
+                model.use(kv, kv, self.timed(model, kv))
                 free = free and free - needed
         self.plan = plan
 
     def _open_head(self, model: ModelContext, rows: int, branches: int) -> None:
         """Open the context of heads, which draft from the target's hidden rows."""
-        loaded, target = model.loaded, self.target.opened
+        loaded, target = model.loaded, self.target.open_kv
         if loaded.head == "medusa":  # uses the target's model and device
             heads, words = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
             device = placing.device_of(loaded.placement)
@@ -199,11 +199,11 @@ class Contexts:
         loaded = model.loaded
         return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
 
-    def timed(self, model: ModelContext, text: LlamaContext) -> PassCosts:
+    def timed(self, model: ModelContext, kv: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context. While the machine is busy it uses fewer threads, unless the user set
         their number or the text depends on it.
         """
-        loaded, settings, costs = model.loaded, self._settings, self._costs(model, text)
+        loaded, settings, costs = model.loaded, self._settings, self._costs(model, kv)
         chosen = settings.threads or (model is self.draft and settings.threads_draft)
         fixed = chosen or settings.bitwise or loaded.offloaded or model is self.small
         if fixed or not self._weights.tunes:
@@ -216,7 +216,7 @@ class Contexts:
             self.on_threads_changed()
             self._note_threads()
 
-        costs.watch = ThreadWatch(text, costs.expected, changed, loaded.threads)
+        costs.watch = ThreadWatch(kv, costs.expected, changed, loaded.threads)
         return costs
 
     def _note_threads(self) -> None:
@@ -230,21 +230,21 @@ class Contexts:
         """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold
         them now, and a recurrent model can only return to nothing.
         """
-        text = self.target.opened
-        if length == 0 or (text.rewinds and text.common(prompt) >= length):
-            text.rewind(length)
+        kv = self.target.open_kv
+        if length == 0 or (kv.rewinds and kv.common(prompt) >= length):
+            kv.rewind(length)
 
     def reuse(self, allowed: bool) -> None:
         """Set whether the models may continue from their KV caches instead of reading a prompt again."""
         for model in self.all:
-            if model.text:
-                model.text.reuses = allowed
+            if model.kv:
+                model.kv.reuses = allowed
 
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
         """Set the callback for prefill progress: a label, tokens read, total tokens. None: no callback."""
         for model, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
-            if model and model.text:
-                model.text.on_read = partial(show, what) if show else None
+            if model and model.kv:
+                model.kv.on_read = partial(show, what) if show else None
 
     def use_threads(self, target: int, draft: int) -> None:
         """Set the CPU threads of the target and the draft model, and measure the costs again."""
@@ -274,16 +274,16 @@ class PairCosts:
             return self._models.tuned_costs
         if self._models.draft is None:
             raise RuntimeError("there is no draft model")
-        verify = self._models.target.passes.verify(text, budget_s * 0.7)
-        return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
+        verify = self._models.target.open_costs.verify(text, budget_s * 0.7)
+        return Costs(verify, self._models.draft.open_costs.draft(text, budget_s * 0.3))
 
     def verify(self, text: Sequence[int]) -> Curve:
         tuned = self._models.tuned_costs
-        return tuned.verify if tuned else self._models.target.passes.verify(text)
+        return tuned.verify if tuned else self._models.target.open_costs.verify(text)
 
     def agree(self, text: Sequence[int]) -> Agreement:
         """Which passes of the target agree bit for bit. Measured once."""
-        return self._models.target.passes.agree(text)
+        return self._models.target.open_costs.agree(text)
 
     @property
     def agreement(self) -> Agreement | None:

@@ -71,12 +71,12 @@ class Drafting:
         """What drafts, made anew for each answer. written: how many tokens of the answer the prompt has already."""
         models = self._models
         context = DrafterContext(
-            model=models.draft.drafting if models.draft else None,
+            model=models.draft.draft_model if models.draft else None,
             n_vocab=self._weights.pair.n_shared,
             sampler=sampler,
             draws=settings.accept != "match",
             width=settings.tree,
-            small=models.small.drafting if models.small else None,
+            small=models.small.draft_model if models.small else None,
             lookahead=astuple(settings.lookahead_shape),
             corpus=self._weights.corpus,
             prediction=self._predicted(settings, written),
@@ -92,7 +92,7 @@ class Drafting:
         """The tokens of a prediction, as far as an answer can follow it."""
         if not settings.prediction or not settings.cascade.reads_texts:
             return ()
-        most = 2 * min(settings.max_tokens + written, self._models.target.opened.n_ctx) + _SPARE
+        most = 2 * min(settings.max_tokens + written, self._models.target.open_kv.n_ctx) + _SPARE
         text = settings.prediction[: most * _MOST_CHARACTERS]
         if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
             self._prediction = text, self._weights.target.model.tokenize(text, add_bos=False, special=False)
@@ -157,7 +157,7 @@ class Drafting:
         form = drafters.form(name)
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else form.longest
         longest = min(longest, LONGEST) if settings.bitwise else longest  # which longer passes agree isn't measured
-        costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
+        costs = CostModel(measured, min(self._models.target.open_kv.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
         calibration, budget = self._calibration(settings), form.budget(hopeful=predicted)
         if form is DraftForm.GROWN:

@@ -187,8 +187,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         """Give a job a free slot: the one with the longest common prefix, if that is half of its text; otherwise the
         one unused for longest. A prefix in another slot is copied from there.
         """
-        common = {slot: _text(slot).common(job.prompt) for slot in self._free}
-        similar = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _text(slot).length]
+        common = {slot: _kv(slot).common(job.prompt) for slot in self._free}
+        similar = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _kv(slot).length]
         slot = max(similar, key=lambda slot: common[slot]) if similar else self._free[0]
         self._free.remove(slot)
         slot.interrupt.clear()
@@ -214,14 +214,14 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def _forget_oldest(self) -> None:
         """Free slots together keep at most n_ctx tokens, because each pass attends over the whole shared KV cache."""
-        held = sum(_text(slot).length for slot in self._free)
+        held = sum(_kv(slot).length for slot in self._free)
         for slot in self._free[:-1]:
             if held <= self.n_ctx:
                 return
-            held -= _text(slot).length
+            held -= _kv(slot).length
             for model in slot.models.all:
-                if model.text:  # a draft model that failed is closed
-                    model.text.rewind(0)
+                if model.kv:  # a draft model that failed is closed
+                    model.kv.rewind(0)
 
     def _next_pass(self) -> tuple[SharedContext, list[Job]]:
         """The model of the next pass, and the jobs in it."""
@@ -248,8 +248,8 @@ def _ask(shared: SharedContext, piece: Piece) -> Logits:
     return rows
 
 
-def _text(slot: Session) -> LlamaContext:
-    return slot.models.target.opened
+def _kv(slot: Session) -> LlamaContext:
+    return slot.models.target.open_kv
 
 
 def _fitting(jobs: list[Job], most_read: int) -> list[Job]:

@@ -202,7 +202,7 @@ class Session(AbstractContextManager["Session"]):
         with self.in_use:
             self.answers = number = self.answers + 1
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
-            context = target.opened
+            context = target.open_kv
             if target.costs and target.costs.watch:
                 target.costs.watch.on = not settings.bitwise
             agreement = self.costs.agree(prompt) if settings.bitwise else None
@@ -221,7 +221,7 @@ class Session(AbstractContextManager["Session"]):
             )
         while True:
             with self.in_use:
-                if self.answers != number or target.text is not context:
+                if self.answers != number or target.kv is not context:
                     raise _was_ended()
                 event = next(answer, None)
             if event is None:
@@ -260,7 +260,7 @@ class Session(AbstractContextManager["Session"]):
             position = first_difference(alone.tokens, answer.tokens)
             if position is None:
                 return None
-            target, context = self.models.target, self.models.target.opened
+            target, context = self.models.target, self.models.target.open_kv
             text = [*prompt, *alone.tokens[:position]]
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model))
             sampler.watch(text, len(prompt))
@@ -395,7 +395,7 @@ class Generation:
                 yield event
         finally:
             # Skip this if the session was closed first, or another answer has started.
-            if (context := models.target.text) and session.answers == number:
+            if (context := models.target.kv) and session.answers == number:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
                 result.conditions = conditions(models.target.threads, context.n_ctx)

@@ -218,7 +218,7 @@ def record_texts(
 def _context(session: Session, model: Model, layers: Sequence[int]) -> LlamaContext:
     """A context that reads texts and keeps the rows of these layers."""
     target = session.models.target
-    context = LlamaContext.open(model, target.opened.n_ctx, _PIECE, target.threads, session.interrupt)
+    context = LlamaContext.open(model, target.open_kv.n_ctx, _PIECE, target.threads, session.interrupt)
     if layers:
         context.hidden = HiddenRows(context.passes.handle, model.n_embd, list(layers), _PIECE)
     return context

@@ -173,9 +173,9 @@ class _Recorder:
         from specdec_cli.llama.target import LlamaTarget
 
         draft = session.models.draft
-        if draft is None or draft.drafting is None:
+        if draft is None or draft.draft_model is None:
             raise RuntimeError("there is no draft model")
-        self._draft, self._target = draft.drafting, LlamaTarget(session.models.target.opened)
+        self._draft, self._target = draft.draft_model, LlamaTarget(session.models.target.open_kv)
         self._is_end = session.models.target.model.is_end
         self._n_shared = session.pair.n_shared
         self._max_tokens = settings.max_tokens

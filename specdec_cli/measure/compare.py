@@ -244,7 +244,7 @@ class ComparisonRun:
         session.open(max(map(len, chosen.values())), self.drafting or [self._settings.alone()])
         if not session.drafts:
             raise SpecdecError(session.notes[-1], "Without drafts there is nothing to compare.")
-        context, complete = session.models.target.opened, False
+        context, complete = session.models.target.open_kv, False
         try:
             self._warm_up(session, next(iter(chosen.values())))
             for prompt, number, variant in self._order([*chosen]):

@@ -159,7 +159,7 @@ class Race:
     @property
     def conditions(self) -> str:
         target = self._session.models.target
-        return conditions(target.threads, target.opened.n_ctx)
+        return conditions(target.threads, target.open_kv.n_ctx)
 
     def trial(self) -> float:
         """The speedup in a few short answers, as a logarithm, after both have read the prompt. Sets the length of the
@@ -222,6 +222,6 @@ class Race:
         differing = next((each for each in answers if each.tokens != answers[0].tokens), None)
         if differing is None:
             return None
-        threads = session.models.target.opened.thread_log
+        threads = session.models.target.open_kv.thread_log
         alone, answer = (Transcript.of(each.history, threads) for each in (answers[0], differing))
         return session.divergence(self._prompt, alone, answer, 0, session.settings)

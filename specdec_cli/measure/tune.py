@@ -157,8 +157,8 @@ def tune(
         progress("recording which draft tokens are accepted")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
-        models, ctx = session.models.all, session.models.target.opened.n_ctx
-        threads, threads_draft = (own.threads for own in models[:2])
+        models, ctx = session.models.all, session.models.target.open_kv.n_ctx
+        threads, threads_draft = (model.threads for model in models[:2])
         place: dict[str, Any] = {
             "machine": library.machine(),
             "threads": threads,

@@ -114,7 +114,7 @@ def test_a_cache_that_holds_a_wrong_token_is_found_also_where_a_cache_was_reused
     def end_draft(self, length):
         """Read another token in place of the last one."""
         honest(self, length)
-        if self is conversation.session.models.target.text and length % 5 == 0:
+        if self is conversation.session.models.target.kv and length % 5 == 0:
             other = (self.tokens[-1] + 1) % 200
             self.rewind(length - 1)
             self.decode([other])

@@ -156,7 +156,7 @@ def test_a_context_grows_to_twice_its_size_or_to_what_is_needed(monkeypatch, tmp
     with loaded(target=TARGET, draft=draft, speculative=FIXED, threads=1) as session:
         for tokens, n_ctx in ((300, 512), (520, expected), (200, expected)):
             assert session.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
-            assert [own.opened.n_ctx for own in session.models.all] == [n_ctx, n_ctx]
+            assert [model.open_kv.n_ctx for model in session.models.all] == [n_ctx, n_ctx]
         assert session.drafts and session.notes == ()
 
 
@@ -238,7 +238,7 @@ def test_a_closed_session_computes_nothing_more():
         ):
             with pytest.raises(SpecdecError, match="session was closed"):
                 go_on()
-        assert session.models.target.text is None
+        assert session.models.target.kv is None
     for ask in (model.piece, model.is_end, lambda token: engine.detokenize([token])):
         with pytest.raises(SpecdecError, match="was closed"):
             ask(300)

@@ -216,7 +216,7 @@ def test_idle_slots_hold_no_more_than_one_may():
         for number in range(3):
             job = some.ask([400 + number, *range(5, 400)], SamplingParams(max_tokens=3))
             assert job.ended.wait(60)
-        held = [session.models.target.opened.length for session in some.scheduler.slots.sessions]
+        held = [session.models.target.open_kv.length for session in some.scheduler.slots.sessions]
     assert sum(held) <= 512 and max(held) > 390
 
 
@@ -259,7 +259,7 @@ def test_a_prompt_is_read_while_others_write(monkeypatch, count):
 def test_fewer_threads_measure_nothing_while_answers_run(monkeypatch):
     """That would overwrite the text of the first slot."""
     with answers(2, threads=None) as some:
-        costs, timed = some.scheduler.slots.sessions[0].models.target.passes, []
+        costs, timed = some.scheduler.slots.sessions[0].models.target.open_costs, []
         monkeypatch.setattr(PassCosts, "_load", lambda _: KeptCosts())
         monkeypatch.setattr(PassCosts, "_timed", lambda *_: timed.append(1) or {1: 0.01})
         costs.watch._tell(1)

@@ -148,7 +148,7 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
 
         def rounds(self, tokens, all_rows=False):
             rows = decode(self, tokens, all_rows)
-            if all_rows and len(tokens) > 1 and self is session.models.target.opened:
+            if all_rows and len(tokens) > 1 and self is session.models.target.open_kv:
                 rows = np.array(rows)
                 rows[:, rows[0].argsort()[-2]] += 3.0
             return rows
@@ -180,7 +180,7 @@ def test_no_pass_is_wider_than_what_agrees(monkeypatch, nothing_known, k):
         settings, prompt = session.settings, session.tokenize(LONG, raw=True)
         session.drafting.policy(settings, prompt)  # measures, with passes of all sizes
         sizes = []
-        session.models.target.opened.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
+        session.models.target.open_kv.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
         report = Metrics.of(session.events(prompt, 0))
         assert sum(sizes[:4]) == len(prompt), "the prompt comes first"
         assert max(sizes[4:]) <= 3

@@ -80,14 +80,14 @@ def test_the_answer_is_the_targets_own(session, drafter, tree, k, temperature):
     assert not [note for note in answer.notes if "failed" in note]
     if k != "auto":
         assert answer.metrics.accepted > 0 and answer.metrics.steps < 120
-    assert session.models.draft.opened.n_ctx == 64 < session.models.target.opened.n_ctx
+    assert session.models.draft.open_kv.n_ctx == 64 < session.models.target.open_kv.n_ctx
 
 
 def test_a_draft_that_was_trained_on_less_goes_on_drafting(load, tmp_path):
     draft = tiny.write(tmp_path / "draft.gguf", "llama", noise=0.1, n_ctx=128)
     with loaded(target=load("llama").path, draft=draft, threads=1) as session:
         answer = session.generate([5] * 150, SamplingParams(max_tokens=200), SpeculativeConfig("model", 3))
-        assert session.models.draft.opened.n_ctx == 128
+        assert session.models.draft.open_kv.n_ctx == 128
     assert answer.metrics.drafted > 100 and not [note for note in answer.notes if "failed" in note]
 
 

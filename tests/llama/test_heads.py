@@ -274,7 +274,7 @@ def p_value_of_answers(session, how, top_k, length, n):
         answer = session.generate(PROMPT, params, how)
         counts[tuple(answer.tokens)] += 1
         accepted += answer.metrics.accepted
-    expected = _exact(session.models.target.opened, SamplingOptions(1.0, **wide), length)
+    expected = _exact(session.models.target.open_kv, SamplingOptions(1.0, **wide), length)
     return p_value(counts, expected, n), accepted
 
 

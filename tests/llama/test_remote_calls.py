@@ -109,7 +109,7 @@ def test_a_server_that_dies_after_it_was_given_up_does_not_end_the_process(tmp_p
 def test_a_text_cannot_be_kept_where_its_server_is_gone(tmp_path):
     found = ran_with_a_server(
         """
-        context = session.models.target.opened
+        context = session.models.target.open_kv
         context.save(Path(folder) / "kept")
         os.kill(int(pid), signal.SIGKILL)
         try:

@@ -69,7 +69,7 @@ def test_texts_hold_the_targets_distributions_and_rows(session, recorded):
     assert (np.exp(greedy.log_p.astype(float)).sum(1) <= 1.01).all()
     warm = [tuple(text.tokens) for text in texts[3:]]
     assert warm and tuple(greedy.tokens) not in warm
-    context = session.models.target.opened
+    context = session.models.target.open_kv
     context.rewind(0)
     row = context.decode(greedy.tokens.tolist())[0]
     assert row.argmax() == greedy.likeliest[-1, 0]

@@ -38,7 +38,7 @@ def opened(target, draft, prompts, ways, threads=1, **changes):
 def transcript(session, prompt, seed, settings):
     events = list(session.events(prompt, seed, settings=settings))
     assert events[-1].notes == ()
-    return Transcript.of(events, tuple(session.models.target.opened.thread_log))
+    return Transcript.of(events, tuple(session.models.target.open_kv.thread_log))
 
 
 def compared(session, prompts, ways):

@@ -144,7 +144,7 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter):
         for read_with in ways:
             with open_session(lora=read_with, draft_tokens=3) as session:
                 notes = kept_conversations.restore(Conversation(session), "mine")
-                length = session.models.target.opened.length
+                length = session.models.target.open_kv.length
             same = read_with == kept_with
             assert [note for note in notes if "target" in note and "adapters" in note] == notes
             assert (len(notes), length > 0) == ((0, True) if same else (1, False))
