@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specdec_cli.engine.async_engine import AsyncEngine
     from specdec_cli.engine.conversation import Conversation
     from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import GenerationResult
+    from specdec_cli.engine.generation_result import GenerationResult
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.compare import ComparisonResult
     from specdec_cli.measure.tune import MeasuredTuning
@@ -55,7 +55,7 @@ _MODULES = {
     "engine.async_engine": ("AsyncEngine",),
     "engine.conversation": ("Conversation",),
     "engine.engine": ("Engine",),
-    "engine.generation": ("GenerationResult",),
+    "engine.generation_result": ("GenerationResult",),
     "settings.options": ("SamplingParams", "SpeculativeConfig"),
     "engine.session": ("Generation", "Session"),
     "measure.compare": ("ComparisonResult",),

@@ -15,7 +15,7 @@ from specdec_cli.display import notebook
 from specdec_cli.display.download_view import DownloadDisplay
 from specdec_cli.engine.async_engine import AsyncEngine
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.measure import suites
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, require_exact
 from specdec_cli.measure.tune import MeasuredTuning

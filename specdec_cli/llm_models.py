@@ -63,7 +63,7 @@ class PairModel(_Pair, llm.Model):
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
     ) -> Iterator[str]:
         from specdec_cli.decoding.metrics import Metrics
-        from specdec_cli.engine.generation import text_of
+        from specdec_cli.engine.generation_result import text_of
 
         with _errors():
             engine, metrics = _engines(self._name)[0], Metrics()
@@ -85,7 +85,7 @@ class AsyncPairModel(_Pair, llm.AsyncModel):
         conversation: llm.AsyncConversation | None,
     ) -> AsyncGenerator[str, None]:
         from specdec_cli.decoding.metrics import Metrics
-        from specdec_cli.engine.generation import text_of
+        from specdec_cli.engine.generation_result import text_of
 
         with _errors():
             metrics, (_, engine) = Metrics(), await asyncio.to_thread(_engines, self._name)

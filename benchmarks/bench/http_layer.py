@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice

@@ -20,7 +20,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.generation import GenerationResult
+    from specdec_cli.engine.generation_result import GenerationResult
     from specdec_cli.measure.traces import TraceFile
     from specdec_cli.settings.config import Settings
 

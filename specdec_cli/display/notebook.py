@@ -15,7 +15,7 @@ from specdec_cli.decoding.types import Origin, Token
 from specdec_cli.decoding.wording import counted
 from specdec_cli.display import comparison_html
 from specdec_cli.display.player import underlined
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.user_files import format_bytes
 

@@ -10,7 +10,7 @@ from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.wording import counted
 from specdec_cli.display.parts import bar, duration
 from specdec_cli.display.tables import note_lines, plain_table
-from specdec_cli.engine.generation import conditions
+from specdec_cli.engine.generation_result import conditions
 from specdec_cli.measure.simulate import Prediction
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.drafters.translation import tokenize_after
-from specdec_cli.engine.generation import GenerationResult, text_of
+from specdec_cli.engine.generation_result import GenerationResult, text_of
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams, SpeculativeConfig

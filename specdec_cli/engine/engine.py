@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, cast, overload
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.conversation import Conversation
-from specdec_cli.engine.generation import GenerationResult, text_of
+from specdec_cli.engine.generation_result import GenerationResult, text_of
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.engine.together import PARALLEL, Together
 from specdec_cli.gguf.chat_template import template_of

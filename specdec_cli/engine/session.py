@@ -28,7 +28,7 @@ from specdec_cli.engine.baseline import BaselineResult, paired_speeds
 from specdec_cli.engine.context_plan import longest_draft
 from specdec_cli.engine.contexts import Contexts, PairCosts
 from specdec_cli.engine.drafting import Drafting
-from specdec_cli.engine.generation import GenerationResult, conditions
+from specdec_cli.engine.generation_result import GenerationResult, conditions
 from specdec_cli.json_store import to_json as record_to_json
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget

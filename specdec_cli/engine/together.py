@@ -10,7 +10,7 @@ from threading import RLock
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError, reason_of
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.llama.shared_context import MOST_TEXTS

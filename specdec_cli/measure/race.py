@@ -21,7 +21,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.engine import one_session
-from specdec_cli.engine.generation import conditions
+from specdec_cli.engine.generation_result import conditions
 from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt

@@ -12,7 +12,7 @@ from typing import Any
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Done, FinishReason, Step, Token
-from specdec_cli.engine.generation import GenerationResult, text_of
+from specdec_cli.engine.generation_result import GenerationResult, text_of
 from specdec_cli.engine.scheduler import QueueFull
 from specdec_cli.gguf.thoughts import Thoughts, opens_thoughts
 from specdec_cli.measure.traces import event_json

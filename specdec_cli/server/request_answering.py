@@ -20,7 +20,7 @@ from specdec_cli.constraints.grammar_state import matcher_of
 from specdec_cli.decoding.errors import SpecdecError, reason_of
 from specdec_cli.decoding.types import Event, Prefill
 from specdec_cli.engine.context_plan import require_chains
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest

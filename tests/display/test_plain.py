@@ -20,7 +20,7 @@ from specdec_cli.display.live import PlainDisplay
 from specdec_cli.display.run_report import RunRecord, alone_line, run_details, run_report, turn_line
 from specdec_cli.display.terminal import SafeConsole, SafeStream
 from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.measure import hardware
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.settings.config import Settings

@@ -8,7 +8,7 @@ import pytest
 from driver import DRAFT, TARGET
 
 from specdec_cli import Done, SamplingParams, SpecdecError, load, load_async
-from specdec_cli.engine.generation import text_of
+from specdec_cli.engine.generation_result import text_of
 
 SHORT, LONG = SamplingParams(max_tokens=12), SamplingParams(max_tokens=5000)
 PROMPTS = ("def median(values):\n", "class Stack:\n", "import os\n")

@@ -17,7 +17,7 @@ from specdec_cli.decoding.types import Done, LengthPolicy, Step, Token
 from specdec_cli.draft_length.auto import AutoLength
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.engine.baseline import paired_speeds
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
 from specdec_cli.settings.config import Settings

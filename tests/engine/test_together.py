@@ -10,7 +10,7 @@ import pytest
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli import load as load_engine
 from specdec_cli.decoding.rules import RULES
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 
 PROMPTS = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5, 6, 7)]

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from terminal import Terminal
 
 from specdec_cli.decoding.types import Done, Token, TokenLogprobs
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.server.answer_objects import ChatFormat, CompletionFormat
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
