@@ -33,7 +33,8 @@ class LookaheadDrafter:
 
     @classmethod
     def create(cls, context: DrafterContext) -> LookaheadDrafter:
-        return cls(*context.lookahead, context.rng)
+        shape = context.lookahead
+        return cls(shape.window, shape.size, shape.candidates, context.rng)
 
     def __init__(self, window: int, size: int, candidates: int, rng: np.random.Generator) -> None:
         self._window, self._size, self._candidates = window, size, candidates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Drafting:
             draws=settings.accept != "match",
             width=settings.tree,
             small=models.small.draft_model if models.small else None,
-            lookahead=astuple(settings.lookahead_shape),
+            lookahead=settings.lookahead_shape,
             corpus=self._weights.corpus,
             prediction=self._predicted(settings, written),
             prompts=self._prompts,

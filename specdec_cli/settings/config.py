@@ -19,6 +19,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, fill, options_of
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES, keeps_greedy
 from specdec_cli.decoding.types import LengthPolicy
+from specdec_cli.drafters.drafter_context import LookaheadShape
 from specdec_cli.llama.placement import Placement
 from specdec_cli.settings.options import AUTO, OPTIONS, TYPE_NAMES, ModelOptions, SamplingParams, SpeculativeConfig
 
@@ -31,42 +32,6 @@ _RECORDED = (
     *options_of(SamplingOptions),
     *("seed", "max_tokens", "chat_template_kwargs", "ctx"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LookaheadShape:
-    """Lookahead's window (W), size of n-grams (N) and number of candidates (G)."""
-
-    window: int
-    size: int
-    candidates: int
-
-    @classmethod
-    def parse(cls, text: str) -> LookaheadShape:
-        """Raises UsageError if the text isn't of the form W:N:G."""
-        try:
-            window, size, candidates = (int(part) for part in text.split(":"))
-        except ValueError:
-            window = size = candidates = 0
-        if window < 1 or size < 2 or candidates < 1:
-            fix = "Give W:N:G, such as 4:3:4, with W and G at least 1 and N at least 2."
-            raise UsageError(f"lookahead cannot be {text!r}", fix)
-        return cls(window, size, candidates)
-
-    @property
-    def window_tokens(self) -> int:
-        """Draft tokens in the window alone."""
-        return self.window * (self.size - 1) - 1
-
-    @property
-    def tokens(self) -> int:
-        """Draft tokens in a pass with all candidates."""
-        return (self.window + self.candidates) * (self.size - 1) - 1
-
-    @property
-    def branches(self) -> int:
-        """Branches of the tree in a pass."""
-        return self.window + self.candidates
 
 
 @dataclass(frozen=True, slots=True)

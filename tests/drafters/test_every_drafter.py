@@ -20,6 +20,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.drafter_context import LookaheadShape
 from specdec_cli.drafters.short_memory import ShortMemory
 
 PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
@@ -33,13 +34,13 @@ WAYS = {
     "ngram": {},
     "ngram, a corpus": {"corpus": CORPUS},
     "ngram, a prediction": {"prediction": PREDICTION},
-    "lookahead": {"lookahead": (3, 3, 3)},
-    "lookahead, deep": {"lookahead": (1, 5, 2)},
+    "lookahead": {"lookahead": LookaheadShape(3, 3, 3)},
+    "lookahead, deep": {"lookahead": LookaheadShape(1, 5, 2)},
     "model<ngram": {},
     "model<small": {},
     "ngram+model": {},
     "ngram+model, going on": {},
-    "ngram+lookahead": {"lookahead": (2, 3, 2)},
+    "ngram+lookahead": {"lookahead": LookaheadShape(2, 3, 2)},
     "medusa": {"kind": FakeHeads},
     "medusa, a tree": {"kind": FakeHeads, "width": 3},
     "model, reduced": {"kind": reduced},
