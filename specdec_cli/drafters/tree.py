@@ -20,18 +20,18 @@ from specdec_cli.decoding.types import NO_DRAFT, Candidate, Draft, LengthPolicy,
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a token can be added: after `node`, as its child number `sibling_index`.
+class _OpenChild:
+    """A token that can be added: after `node`, as its child number `sibling_index`.
 
-    before: the probability that the target tests it: the node is accepted and earlier siblings aren't. sure: the
-    draft's confidence there. value: the probability that the token is accepted. q: what it is drawn from; or else
-    ranked: the most likely tokens and their probabilities.
+    path_probability: that the target tests it: the node is accepted and earlier siblings aren't. confidence: the
+    draft's. value: the probability that the token is accepted. q: what it is drawn from; or else ranked: the most
+    likely tokens and their probabilities.
     """
 
     node: int
     sibling_index: int
-    before: float
-    sure: float
+    path_probability: float
+    confidence: float
     value: float
     q: Categorical | None
     ranked: tuple[list[int], list[float]]
@@ -62,7 +62,7 @@ class Tree:
         self._uses_confidence = width > 1 or policy.uses_confidence
         self._q: list[Categorical] = []
         self._reach: list[float] = []
-        self._places: list[_Place] = []
+        self._children: list[_OpenChild] = []
         self._unread: list[int] = []
         self._count = 0
         self._branches = 1
@@ -75,7 +75,7 @@ class Tree:
         """
         self._open(-1, 1.0, row)
         while len(self.tokens) < budget:
-            best = max(self._places, key=lambda place: place.value, default=None)
+            best = max(self._children, key=lambda child: child.value, default=None)
             nodes = self._worth_reading(best)
             if nodes:
                 for node in nodes:
@@ -100,7 +100,7 @@ class Tree:
         """The accepted tokens that the draft model has read, by node number in its cache."""
         return [self.numbers[node] for node in step.accepted_path if self.numbers[node] >= 0]
 
-    def _worth_reading(self, best: _Place | None) -> list[int]:
+    def _worth_reading(self, best: _OpenChild | None) -> list[int]:
         """Tokens whose children may be more probable than any token that can be added now."""
         if not self._unread:
             return []
@@ -118,64 +118,66 @@ class Tree:
         return nodes
 
     def _open(self, node: int, reach: float, row: Row) -> None:
-        """Offer a place for the first child of `node`."""
+        """Offer the first child of `node`."""
         ahead = [*self._before, *(self.tokens if self._width == 1 else self._path(node))]
         if not self._sampler.allows(row, ahead):
             return
         if self._draws:
             q = self._sampler.categorical(row, ahead)
             sure = float(q.probs.max()) if self._uses_confidence else 1.0
-            self._offer(_Place(node, 0, reach, sure, 0.0, q, ([], [])))
+            self._offer(_OpenChild(node, 0, reach, sure, 0.0, q, ([], [])))
         elif self._width == 1:
             row = self._sampler.prepared(row, ahead)
             sure = confidence(row) if self._uses_confidence else 1.0
-            self._offer(_Place(node, 0, reach, sure, 0.0, None, ([int(row.argmax())], [sure])))
+            self._offer(_OpenChild(node, 0, reach, sure, 0.0, None, ([int(row.argmax())], [sure])))
         else:
             ranked = self._sampler.likeliest(row, self._width, ahead)
-            self._offer(_Place(node, 0, reach, ranked[1][0], 0.0, None, ranked))
+            self._offer(_OpenChild(node, 0, reach, ranked[1][0], 0.0, None, ranked))
 
-    def _offer(self, place: _Place) -> None:
+    def _offer(self, child: _OpenChild) -> None:
         if self._width > 1:
-            place.value = place.before * self._policy.rate(place.sibling_index, place.sure)
-        self._places.append(place)
+            child.value = child.path_probability * self._policy.rate(child.sibling_index, child.confidence)
+        self._children.append(child)
 
-    def _add(self, place: _Place) -> bool:
-        """Add a token at a place, if the policy wants one."""
-        self._places.remove(place)
-        candidate = Candidate(place.sibling_index, place.before) if self._width > 1 else None
-        if not self._policy.should_draft(len(self.tokens), place.sure, candidate):
+    def _add(self, child: _OpenChild) -> bool:
+        """Add a child, if the policy wants one."""
+        self._children.remove(child)
+        candidate = Candidate(child.sibling_index, child.path_probability) if self._width > 1 else None
+        if not self._policy.should_draft(len(self.tokens), child.confidence, candidate):
             return False
-        if place.q is not None:
-            token = self._sampler.draw(place.q, len(self._before) + self._depth(place.node), self._rng)
-            self._q.append(place.q)
+        if child.q is not None:
+            token = self._sampler.draw(child.q, len(self._before) + self._depth(child.node), self._rng)
+            self._q.append(child.q)
         else:
-            token = place.ranked[0][place.sibling_index]
-        if self._depth(place.node) + 1 < self._deepest:
+            token = child.ranked[0][child.sibling_index]
+        if self._depth(child.node) + 1 < self._deepest:
             self._unread.append(len(self.tokens))
         self.tokens.append(token)
-        self.parents.append(place.node)
+        self.parents.append(child.node)
         self.numbers.append(-1)
-        self._reach.append(place.value)
-        if place.sibling_index:
+        self._reach.append(child.value)
+        if child.sibling_index:
             self._branches += 1
         if self._branches < self._width:
-            self._offer_sibling(place, token)
+            self._offer_sibling(child, token)
         else:
-            self._places = [other for other in self._places if other.sibling_index == 0]
+            self._children = [other for other in self._children if other.sibling_index == 0]
         return True
 
-    def _offer_sibling(self, place: _Place, token: int) -> None:
-        """Offer a place for the next sibling of `token`, in case it is rejected."""
-        sibling_index, before = place.sibling_index + 1, place.before - place.value
-        if place.q is not None:
-            if np.count_nonzero(place.q.probs) > 1:
-                q = without(place.q, token)
-                self._offer(_Place(place.node, sibling_index, before, float(q.probs.max()), 0.0, q, place.ranked))
-        elif sibling_index < len(place.ranked[0]):
-            chances = place.ranked[1]
+    def _offer_sibling(self, child: _OpenChild, token: int) -> None:
+        """Offer the next sibling of `token`, in case it is rejected."""
+        sibling_index, path_probability = child.sibling_index + 1, child.path_probability - child.value
+        if child.q is not None:
+            if np.count_nonzero(child.q.probs) > 1:
+                q = without(child.q, token)
+                self._offer(
+                    _OpenChild(child.node, sibling_index, path_probability, float(q.probs.max()), 0.0, q, child.ranked)
+                )
+        elif sibling_index < len(child.ranked[0]):
+            chances = child.ranked[1]
             left = 1.0 - sum(chances[:sibling_index])
             sure = min(chances[sibling_index] / left, 1.0) if left > 0 else 0.0
-            self._offer(_Place(place.node, sibling_index, before, sure, 0.0, None, place.ranked))
+            self._offer(_OpenChild(child.node, sibling_index, path_probability, sure, 0.0, None, child.ranked))
 
     def _depth(self, node: int) -> int:
         return len(self.tokens) if self._width == 1 else len(self._path(node))

@@ -19,7 +19,14 @@ from specdec_cli.llama import library
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.hardware import Hardware
-from specdec_cli.measure.simulate import LEAST_CONFIDENCE, WORTH_IT, StaticPolicy, StaticSetting, best_static, places
+from specdec_cli.measure.simulate import (
+    LEAST_CONFIDENCE,
+    WORTH_IT,
+    StaticPolicy,
+    StaticSetting,
+    best_static,
+    n_recorded,
+)
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.settings.config import Settings
@@ -220,7 +227,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, machine: Ha
     recording = acceptance_traces.read(path)
     recording.require(*paths)
     found = best_static(recording.answers, costs, recording.greedy, policy)
-    said = f"From {places(recording.answers):,} recorded tokens, with the costs of {where}:"
+    said = f"From {n_recorded(recording.answers):,} recorded tokens, with the costs of {where}:"
     if found.speedup < WORTH_IT:
         found = replace(found, tokens=0, min_p=0.0, tokens_per_s=found.alone_tokens_per_s)
         said += f" no fixed draft length pays, so the target runs alone, at {found.tokens_per_s:,.1f} tokens/s."

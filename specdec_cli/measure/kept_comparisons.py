@@ -20,7 +20,7 @@ from specdec_cli.user_files import data_dir, read_bytes, require_name, require_w
 if TYPE_CHECKING:
     from specdec_cli.measure.compare import ComparisonResult
 
-_PLACE: dict[str, Any] = dict.fromkeys(
+_MACHINE_SETTINGS: dict[str, Any] = dict.fromkeys(
     (
         *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
         *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
@@ -60,7 +60,7 @@ def changes(before: ComparisonResult, result: ComparisonResult) -> list[Change]:
 def _decoding(settings: RecordedSettings) -> RecordedSettings:
     """The settings, without where they ran and the second draft model's folder. Older results lack `bitwise`."""
     small = settings.draft_small and Path(settings.draft_small).name
-    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise), draft_small=small)
+    return replace(settings, **_MACHINE_SETTINGS, seed=None, bitwise=bool(settings.bitwise), draft_small=small)
 
 
 def path_of(name: str) -> Path:

@@ -183,11 +183,11 @@ def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[
 
 def alone(answers: Iterable[Answer]) -> Tally:
     """The target without a draft."""
-    tokens = places(answers)
+    tokens = n_recorded(answers)
     return Tally(tokens=tokens, verified=Counter({1: tokens}))
 
 
-def places(answers: Iterable[Answer]) -> int:
+def n_recorded(answers: Iterable[Answer]) -> int:
     """How many tokens are recorded."""
     return sum(len(answer.stands) for answer in answers)
 

@@ -21,7 +21,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
-from specdec_cli.measure.simulate import Answer, Prediction, calibrate, places, predict, verdict
+from specdec_cli.measure.simulate import Answer, Prediction, calibrate, n_recorded, predict, verdict
 from specdec_cli.measure.suites import fitting, in_turn, tuning_prompts
 from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import AUTO
@@ -197,7 +197,7 @@ def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, whe
         "target": paths[0].name,
         "draft": paths[1].name,
         "greedy": recording.greedy,
-        "recorded_tokens": places(recording.answers),
+        "recorded_tokens": n_recorded(recording.answers),
         "costs": costs,
         "predictions": tuple(predictions),
         "verdict": tuple(verdict(predictions, recording.answers, costs, recording.greedy, where)),
@@ -278,9 +278,9 @@ class Tuner:
             if answer.stands:
                 answers.append(answer)
             spent_s = perf_counter() - began
-            if spent_s > (budget_s if places(answers) >= _LEAST_TOKENS else _PATIENCE * budget_s):
+            if spent_s > (budget_s if n_recorded(answers) >= _LEAST_TOKENS else _PATIENCE * budget_s):
                 break
-        if places(answers) < _LEAST_TOKENS:
+        if n_recorded(answers) < _LEAST_TOKENS:
             problem = "too few tokens were recorded to predict anything"
             raise SpecdecError(problem, "Use more --seconds or other --prompts.")
         return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*session.pair.paths))
@@ -300,15 +300,15 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
     if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
         return settings, {}
     threads = settings.threads_draft or settings.threads or host.physical_cores()
-    places = {"GPU": -1, "CPU": 0}
+    placements = {"GPU": -1, "CPU": 0}
     laps: dict[str, float] = {}
-    for place, layers in places.items():
+    for device, layers in placements.items():
         with (
             suppress(SpecdecError),  # it may not fit beside the target
             closing(load_model(path, placing.whole(Placement(layers)), interrupt)) as model,
             closing(LlamaContext.open(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
         ):
             text = range(min(model.n_vocab, 9))  # a draft with a part of its target's tokens reads no text
-            laps[place] = pass_seconds(context, text, (1,), needed=1, budget_s=1.0, needed_rounds=8)[1]
-    layers = places[min(laps, key=lambda place: laps[place])] if laps else -1
+            laps[device] = pass_seconds(context, text, (1,), needed=1, budget_s=1.0, needed_rounds=8)[1]
+    layers = placements[min(laps, key=lambda device: laps[device])] if laps else -1
     return replace(settings, gpu_layers_draft=layers), laps

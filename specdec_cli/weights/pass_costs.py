@@ -28,18 +28,18 @@ VERIFY_S, DRAFT_S = 0.25, 0.1
 """Seconds to measure each model for, roughly. The most important sizes are timed even if they take longer."""
 
 
-def place_of(threads: int, gpu_layers: int = -1, setup: str = "") -> Place:
+def timing_key(threads: int, gpu_layers: int = -1, setup: str = "") -> TimingKey:
     """The current machine and build with these threads, GPU layers, devices and adapters."""
     versions = library.versions()
     build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
     flags = library.build_flags().strip() + ("" if kernels.verdict().extra_buffers else "; nothing repacked")
-    return Place(library.machine(), f"{build}; {flags}", threads, gpu_layers, setup)
+    return TimingKey(library.machine(), f"{build}; {flags}", threads, gpu_layers, setup)
 
 
 def known_agreement(model: Path) -> Agreement | None:
     """Which passes of a model agree bit for bit with the usual threads; None if not measured."""
     with suppress(SpecdecError, OSError):
-        kept = load_kept(model, place_of(host.usual_threads()))
+        kept = load_kept(model, timing_key(host.usual_threads()))
         return kept.agreement if kept else None
     return None
 
@@ -55,7 +55,7 @@ class PassCosts:
         self.watch: ThreadWatch | None = None
         """Reduces the threads, if it must, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
-        self._place = place_of(context.threads, gpu_layers, setup)
+        self._key = timing_key(context.threads, gpu_layers, setup)
         self._kept = self._load()
         self._news = False
 
@@ -75,7 +75,7 @@ class PassCosts:
     def follow_threads(self, anew: bool = False) -> None:
         """Switch to the saved costs for the context's threads. anew: start without any, to measure all again."""
         self.keep()
-        self._place = replace(self._place, threads=self._context.threads)
+        self._key = replace(self._key, threads=self._context.threads)
         self._kept = KeptCosts() if anew else self._load()
 
     def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
@@ -116,7 +116,7 @@ class PassCosts:
         """Save the costs for the next start, if there are new ones. If that fails, a note says so."""
         if self._news:
             try:
-                save_kept(self._path, self._place, self._kept)
+                save_kept(self._path, self._key, self._kept)
             except (SpecdecError, OSError) as error:
                 self._note(f"pass times are measured at every start: {error}")
             self._news = False
@@ -126,7 +126,7 @@ class PassCosts:
 
     def _load(self) -> KeptCosts:
         try:
-            return load_kept(self._path, self._place) or KeptCosts()
+            return load_kept(self._path, self._key) or KeptCosts()
         except (SpecdecError, OSError) as error:
             self._note(f"pass times are measured again: {error}")
             return KeptCosts()
@@ -146,7 +146,7 @@ class PassCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimingKey:
     """What pass times depend on: the machine's devices, the build of llama.cpp, CPU threads and GPU layers. setup: a
     key for devices and adapters, empty for the default ones.
     """
@@ -174,18 +174,18 @@ class KeptCosts:
 _COSTS = JsonStore(lambda: cache_dir() / "costs", KeptCosts, "They will be measured again.")
 
 
-def path_of(model: Path, place: Place) -> Path:
+def path_of(model: Path, key: TimingKey) -> Path:
     """The record of a model file's costs. Its name depends on the file, its size and age, and where and how it runs."""
     about = model.stat()
-    identity = (model.name, about.st_size, about.st_mtime_ns, *astuple(place))
+    identity = (model.name, about.st_size, about.st_mtime_ns, *astuple(key))
     return _COSTS.path(record_name((model.stem,), repr(identity), digits=12))
 
 
-def load_kept(model: Path, place: Place) -> KeptCosts | None:
+def load_kept(model: Path, key: TimingKey) -> KeptCosts | None:
     """The saved costs of a model file. Raises SpecdecError if they are damaged."""
-    return _COSTS.load(path_of(model, place).stem)
+    return _COSTS.load(path_of(model, key).stem)
 
 
-def save_kept(model: Path, place: Place, costs: KeptCosts) -> None:
-    record = replace(costs, model=model.name, machine=place.machine, build=place.build)
-    _COSTS.save(path_of(model, place).stem, record)
+def save_kept(model: Path, key: TimingKey, costs: KeptCosts) -> None:
+    record = replace(costs, model=model.name, machine=key.machine, build=key.build)
+    _COSTS.save(path_of(model, key).stem, record)

@@ -70,7 +70,7 @@ def test_a_second_start_measures_nothing_unless_what_was_kept_cannot_be_used(mon
         patch.setattr(costing, "pass_seconds", None)
         again = found(TEXT, "-n", 8)
         assert again["timing"]["measuring_s"] == 0 and again["notes"] == []
-    path = kept_costs.path_of(TARGET, costing.place_of(1))
+    path = kept_costs.path_of(TARGET, costing.timing_key(1))
     path.write_text(json.dumps({**json.loads(path.read_text()), "verify": {"1": -3}}))
     again = found(TEXT, "-n", 8)
     assert again["timing"]["measuring_s"] > 0

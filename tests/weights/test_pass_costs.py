@@ -7,7 +7,7 @@ from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.weights import pass_costs as costing
-from specdec_cli.weights.pass_costs import KeptCosts, PassCosts, Place
+from specdec_cli.weights.pass_costs import KeptCosts, PassCosts, TimingKey
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
@@ -94,7 +94,7 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
 
 
 def test_costs_are_those_of_one_file_threads_layers_machine_and_build(tmp_path):
-    model, here = tmp_path / "model.gguf", Place("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
+    model, here = tmp_path / "model.gguf", TimingKey("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
     model.write_bytes(b"GGUF")
     costing.save_kept(model, here, KeptCosts(PASSES))
     assert costing.load_kept(model, here) == KeptCosts(PASSES)
