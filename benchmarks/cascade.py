@@ -38,7 +38,7 @@ class RecordedModel:
         prompt, tokens = (tuple(ids[token] for token in part) for part in (text.prompt, text.tokens))
         self.text = Text(text.category, prompt, tokens)
         self._true, self._answer, self._wrong = (*prompt, *tokens), answer, len(ids)
-        self.n_vocab = self._wrong + max(map(len, answer.astray), default=0) + 2
+        self.n_vocab = self._wrong + max(map(len, answer.after_rejection), default=0) + 2
         self._draft, self._seconds = draft, 0.0
         self._cache: list[int] = []
         self._agrees = 0
@@ -83,12 +83,12 @@ class RecordedModel:
         """Logits: all alike but for the token that was proposed here."""
         place, astray = self._agrees - len(self.text.prompt) - 1, len(self._cache) - self._agrees
         token, sure = self._wrong + astray, 1 / self.n_vocab
-        if 0 <= place < len(self._answer.stands):
-            if astray and astray <= len(self._answer.astray[place]):
-                sure = self._answer.astray[place][astray - 1]
+        if 0 <= place < len(self._answer.accepted):
+            if astray and astray <= len(self._answer.after_rejection[place]):
+                sure = self._answer.after_rejection[place][astray - 1]
             elif not astray:
                 sure = self._answer.confidence[place]
-                token = self._true[self._agrees] if self._answer.stands[place] else token
+                token = self._true[self._agrees] if self._answer.accepted[place] else token
         row = np.zeros(self.n_vocab, np.float32)
         sure = min(max(sure, 1 / self.n_vocab), _MOST_SURE)
         row[token] = math.log(sure / (1 - sure) * (self.n_vocab - 1))

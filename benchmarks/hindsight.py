@@ -41,7 +41,7 @@ def replay_texts(
     policy: LengthPolicy,
     texts: Iterable[Text],
     costs: Costs,
-    watch: Callable[[Step], None] | None = None,
+    on_step: Callable[[Step], None] | None = None,
 ) -> Tally:
     """Decode texts again with a real drafter that needs no model, created anew for each text, as for each answer.
 
@@ -50,7 +50,7 @@ def replay_texts(
     """
     tally = Tally()
     for text in texts:
-        replay_text(make(), text, Run(policy, costs, tally, watch), lambda: costs.draft(1))
+        replay_text(make(), text, Run(policy, costs, tally, on_step), lambda: costs.draft(1))
     return tally
 
 
@@ -93,12 +93,12 @@ def clairvoyant(answers: Iterable[Answer], costs: Costs) -> float:
     step = [costs.verify(n) + costs.other for n in range(1, LONGEST + 2)]
     draft = costs.draft(1)
     for answer in answers:
-        length = len(answer.stands)
+        length = len(answer.accepted)
         left = [0.0] * (length + 1)  # left[i]: the least time from position i to the end
         for at in range(length - 1, -1, -1):
             left[at] = step[0] + left[at + 1]
             drafted = 0
-            while drafted < LONGEST and at + drafted + 1 < length and answer.stands[at + drafted]:
+            while drafted < LONGEST and at + drafted + 1 < length and answer.accepted[at + drafted]:
                 drafted += 1
                 left[at] = min(left[at], drafted * draft + step[drafted] + left[at + drafted + 1])
         seconds += left[0]
@@ -127,17 +127,17 @@ def shares(answers: Sequence[Answer], costs: Costs, greedy: bool) -> Shares:
     """The shares of all answers in turn with a machine's costs."""
     lost = Counter[bool]()
 
-    def watch(step: Step) -> None:
+    def on_step(step: Step) -> None:
         unused = len(step.drafted) - step.accepted
         rows = step.accepted + 1
         seconds = costs.verify(rows + unused) - costs.verify(rows) + unused * costs.draft(1)
         lost[step.why == LengthReason.TRIAL] += seconds if unused else 0.0  # type: ignore[assignment]
 
     policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
-    tally = replay(policy, answers, costs, watch)
+    tally = replay(policy, answers, costs, on_step)
     tokens = tally.tokens
     total, own = tally.seconds(costs), tokens / clairvoyant(answers, costs)
-    best = tokens / clairvoyant([replace(each, stands=(True,) * len(each.stands)) for each in answers], costs)
+    best = tokens / clairvoyant([replace(each, accepted=(True,) * len(each.accepted)) for each in answers], costs)
     speed = alone(answers).seconds(costs) / total
     rest = total - own - lost[False] - lost[True]
     return Shares(speed, *(each / total for each in (best, own - best, lost[False], lost[True], rest)))

@@ -63,7 +63,7 @@ def record_all() -> None:
         sampling = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, {rule}"
         recording = Recording(False, tuple(sampled), {**about, "sampling": sampling})
         recordings.write(RECORDINGS / f"{rule}.json.gz", recording)
-    long_enough = [answer for answer in greedy if len(answer.stands) >= 16]
+    long_enough = [answer for answer in greedy if len(answer.accepted) >= 16]
     recordings.write(RECORDINGS / "greedy.json.gz", Recording(True, tuple(long_enough), about))
 
 

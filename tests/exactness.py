@@ -49,7 +49,7 @@ def exact(table, sampling, length, prompt=PROMPT, constraint=None):
     """The probability of every continuation of a prompt, by the chain rule over the target's own distributions."""
     context = []
     sampler = StandardSampler(sampling, constraint=constraint)
-    sampler.watch(context, len(prompt))
+    sampler.follow(context, len(prompt))
     continuations = {}
     for tokens in itertools.product(range(table.n_vocab), repeat=length):
         prob = 1.0
@@ -204,7 +204,7 @@ def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,)):
     """
     context = []
     sampler = StandardSampler(sampling)
-    sampler.watch(context)
+    sampler.follow(context)
     begins, ends = defaultdict(float), defaultdict(float)
     result = Compared(0.0)
     for prompt in prompts:

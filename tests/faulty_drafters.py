@@ -126,7 +126,7 @@ WRITES = {
 }
 
 MADE_OF = {  # what is done to a DrafterContext
-    "watch": lambda context: context.sampler.watch([1, 2, 3]),
+    "follow": lambda context: context.sampler.follow([1, 2, 3]),
     "greedy": lambda context: set_to(context.sampler, "greedy", False),
     "settings": lambda context: set_to(context.sampler, "settings", None),
     "argmax": lambda context: set_to(context.sampler, "argmax", lambda *_: 1),

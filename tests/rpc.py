@@ -129,7 +129,7 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
     if position is not None:
         text = [*prompt, *alone.tokens[:position]]
         sampler = rules.sampler_of(settings.accept, settings, seed)
-        sampler.watch(text, len(prompt))
+        sampler.follow(text, len(prompt))
         choice = Choice(sampler, position, len(text), seed)
         divergence = explain(
             prompt, alone, answer, position, choice, lambda transcript: _target(here if transcript is alone else there)

@@ -107,7 +107,7 @@ def _with(width: int) -> str:
 class Choice:
     """Which token a reproducible rule picks from the target's row at one position, and by what margin.
 
-    sampler: must already watch the text before it. position: in the answer. length: the text's. seed: the run's.
+    sampler: must already follow the text before it. position: in the answer. length: the text's. seed: the run's.
     """
 
     def __init__(self, sampler: StandardSampler, position: int, length: int, seed: int) -> None:

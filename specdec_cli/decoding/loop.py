@@ -60,7 +60,7 @@ def generate(
     when interrupted. If the drafter raises, the answer continues without it; Done.notes says why.
     """
     context = list(prompt)
-    sampler.watch(context)
+    sampler.follow(context)
     answer = _Answer(context, text, ending, sampler.constraint, rng)
     speculation = Speculation(drafter, policy, target, prompt, ending.interrupted, sampler.constraint)
     draft, why, draft_s, verify_s, index = NO_DRAFT, "", 0.0, 0.0, 0

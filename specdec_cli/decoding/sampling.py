@@ -47,7 +47,7 @@ class StandardSampler:
         """Whether the distribution depends on the text before a row, not only on the row."""
         return self.settings.penalises or self.constraint is not None
 
-    def watch(self, context: Sequence[int], prompt_tokens: int | None = None) -> None:
+    def follow(self, context: Sequence[int], prompt_tokens: int | None = None) -> None:
         """Use this (growing) sequence as the history for penalties and the constraint. prompt_tokens: how many of its
         tokens are the prompt, by default all.
         """

@@ -81,24 +81,24 @@ def run_report(run: RunRecord) -> RenderableType:
     ]
     seed = [f"seed {settings.seed}"] if settings.temperature and settings.seed is not None else []
     briefly = ", ".join([ended, *seed, *_adapters(settings)])
-    ways = [[*lines, line] for lines in shown for line in described]
-    ways += [[*lines[:-1], f"{lines[-1]}; {briefly}"] for lines in shown if lines]
+    layouts = [[*lines, line] for lines in shown for line in described]
+    layouts += [[*lines[:-1], f"{lines[-1]}; {briefly}"] for lines in shown if lines]
     most = _MOST_LINES if metrics.drafted else _MOST_IDLE_LINES
-    return Group(*notes, _FirstThatFits(ways, most - len(notes), _speeds(run)))
+    return Group(*notes, _FirstThatFits(layouts, most - len(notes), _speeds(run)))
 
 
 @dataclass(frozen=True, slots=True)
 class _FirstThatFits:
-    """The first of several ways to write lines that takes at most so many rows; else the last. bars: below the first
+    """The first of several layouts of lines that takes at most so many rows; else the last. bars: below the first
     line.
     """
 
-    ways: Sequence[Sequence[str]]
+    layouts: Sequence[Sequence[str]]
     most: int
     bars: Sequence[Text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for lines in self.ways:
+        for lines in self.layouts:
             first, *rest = texts = [Text(line, "" if i else "bold") for i, line in enumerate(lines)]
             if sum(len(text.wrap(console, options.max_width)) for text in texts) <= self.most:
                 break

@@ -139,15 +139,15 @@ class KnownLength(LengthPolicy):
         elif own_time and self._searches:
             self._budget.add(-min(step.draft_s / alone, NOISE * (1 + self._unread / _READ)))
         self._unread = 0 if rows > 1 or own_time else self._unread + len(step.tokens)
-        self._watch([token.id for token in step.tokens])
+        self._look_for_repeats([token.id for token in step.tokens])
 
     def observe_others(self, steps: int, tokens: Sequence[int]) -> None:
         self._costs.skip()
         self._budget.wait(len(tokens))
         self._unread += len(tokens)
-        self._watch(tokens)
+        self._look_for_repeats(tokens)
 
-    def _watch(self, tokens: Sequence[int]) -> None:
+    def _look_for_repeats(self, tokens: Sequence[int]) -> None:
         """While drafting rests, see whether the text repeats itself or what it may follow, in under a microsecond."""
         if self._budget.left > 0:
             if self._seen:

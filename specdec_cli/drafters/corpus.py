@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
 
 _REPORT_EVERY_S = 0.1
-_PIECE = 1 << 18  # characters
+_CHUNK = 1 << 18  # characters
 _LOOKED_AT = 8 << 10  # bytes: a binary file has a NUL among the first ones
 _MOST_EACH = 4 << 20  # bytes of a file in a folder: larger ones are rarely written by hand
 _MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 bytes for each token
@@ -82,9 +82,9 @@ def _index(
             reported = perf_counter()
             progress(f"reading the corpus, file {number:,} of {len(files):,}")
         tokens: list[int] = []
-        for piece in _pieces(text_of(file) or ""):
+        for chunk in _chunks(text_of(file) or ""):
             check()
-            tokens += model.tokenize(piece, add_bos=False, special=False)
+            tokens += model.tokenize(chunk, add_bos=False, special=False)
         texts += [tokens] if tokens else []
     joined = join(texts)
     progress(f"sorting the corpus, {len(joined):,} tokens")
@@ -94,11 +94,11 @@ def _index(
     return joined.data, order.data
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _chunks(text: str) -> Iterator[str]:
     """A long text cut at ends of lines, because a call of llama.cpp can't be interrupted."""
     start = 0
     while start < len(text):
-        end = text.find("\n", start + _PIECE) + 1
+        end = text.find("\n", start + _CHUNK) + 1
         yield text[start : end or None]
         start = end or len(text)
 

@@ -119,7 +119,7 @@ class PluginDrafter:
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         text = tuple(context)
-        self._sampler.watch(text)
+        self._sampler.follow(text)
         return _called(lambda: self._checked(self._drafter.propose(text, budget, policy), budget))
 
     def observe(self, step: Step) -> None:
@@ -133,7 +133,7 @@ class PluginDrafter:
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
         text = tuple(context)
-        self._sampler.watch(text)
+        self._sampler.follow(text)
         draft = _called(lambda: self._checked(self._drafter.guess(text, tuple(ahead), budget), budget))
         if len(draft.tokens) > budget or draft.parents is not None:
             raise ValueError(f"its guess is not a chain of at most {budget} tokens")

@@ -25,7 +25,7 @@ from specdec_cli.llama.head_context import HeadContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.llama.threads import ThreadTuner
 from specdec_cli.settings.config import Settings
 from specdec_cli.weights.pass_costs import DRAFT_S, VERIFY_S, PassCosts
 from specdec_cli.weights.weights import LoadedModel, Weights
@@ -216,7 +216,7 @@ class Contexts:
             self.on_threads_changed()
             self._note_threads()
 
-        costs.watch = ThreadWatch(kv, costs.expected, changed, loaded.threads)
+        costs.thread_tuner = ThreadTuner(kv, costs.expected, changed, loaded.threads)
         return costs
 
     def _note_threads(self) -> None:

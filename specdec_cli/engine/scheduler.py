@@ -23,7 +23,7 @@ from specdec_cli.engine.session import Session
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.passes import N_BATCH, Piece
+from specdec_cli.llama.passes import N_BATCH, Chunk
 from specdec_cli.llama.shared_context import SharedContext
 from specdec_cli.weights.weights import Weights
 
@@ -47,7 +47,7 @@ class Job:
     work: Work
     slot: Session | None = None
     run: greenlet | None = None
-    waits_for: tuple[SharedContext, Piece] | None = None
+    waits_for: tuple[SharedContext, Chunk] | None = None
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether it waits for a piece of its prompt to be read."""
+        """Whether it waits for a chunk of its prompt to be read."""
         return self.waits_for is not None and self.waits_for[0].is_long(self.waits_for[1])
 
 
@@ -64,7 +64,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     """Gives jobs slots in order of arrival, and batches their passes. most_waiting: the most jobs without a slot.
 
     A pass of a draft model runs once no job can continue without one. A pass of the target runs once all jobs wait for
-    it, so that it verifies all drafts together. Prompts are read in pieces in between, on a CPU in passes of their own
+    it, so that it verifies all drafts together. Prompts are read in chunks in between, on a CPU in passes of their own
     unless they are short; a pass takes as many prompt tokens as it would of a single prompt. A prompt that several jobs
     have is read once.
     """
@@ -240,11 +240,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         return shared, jobs
 
 
-def _ask(shared: SharedContext, piece: Piece) -> Logits:
-    """Suspend a job until its piece has been read."""
+def _ask(shared: SharedContext, chunk: Chunk) -> Logits:
+    """Suspend a job until its chunk has been read."""
     scheduler = getcurrent().parent
     assert scheduler is not None
-    rows: Logits = scheduler.switch((shared, piece))
+    rows: Logits = scheduler.switch((shared, chunk))
     return rows
 
 
@@ -253,7 +253,7 @@ def _kv(slot: Session) -> LlamaContext:
 
 
 def _fitting(jobs: list[Job], most_read: int) -> list[Job]:
-    """The jobs whose pieces fit into one pass: short pieces first, then prompts up to `most_read` tokens."""
+    """The jobs whose chunks fit into one pass: short chunks first, then prompts up to `most_read` tokens."""
     chosen, room, reading = [], N_BATCH, 0
     for job in sorted(jobs, key=lambda job: job.reads_prompt):
         if job.tokens > room or (job.reads_prompt and reading + job.tokens > most_read):

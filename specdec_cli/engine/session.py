@@ -203,8 +203,8 @@ class Session(AbstractContextManager["Session"]):
             self.answers = number = self.answers + 1
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
             context = target.open_kv
-            if target.costs and target.costs.watch:
-                target.costs.watch.on = not settings.bitwise
+            if target.costs and target.costs.thread_tuner:
+                target.costs.thread_tuner.on = not settings.bitwise
             agreement = self.costs.agree(prompt) if settings.bitwise else None
             policy = self.drafting.policy(settings, prompt)  # before the drafter, because this may disable drafting
             answer = generate(
@@ -263,10 +263,10 @@ class Session(AbstractContextManager["Session"]):
             target, context = self.models.target, self.models.target.open_kv
             text = [*prompt, *alone.tokens[:position]]
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model))
-            sampler.watch(text, len(prompt))
+            sampler.follow(text, len(prompt))
             choice = Choice(sampler, position, len(text), seed)
             agreement = self.costs.agreement if settings.bitwise else None
-            threads, watch, reuses = context.threads, context.passes.on_pass, context.reuses
+            threads, callback, reuses = context.threads, context.passes.on_pass, context.reuses
 
             def again(transcript: Transcript) -> LlamaTarget:
                 """A target that starts as the answer did, and changes threads where the answer did."""
@@ -286,7 +286,7 @@ class Session(AbstractContextManager["Session"]):
             try:
                 difference = explain(prompt, alone, answer, position, choice, again, experts)
             finally:
-                context.passes.on_pass, context.reuses = watch, reuses
+                context.passes.on_pass, context.reuses = callback, reuses
                 context.set_threads(threads)
         if settings.bitwise and not difference.bug:
             return replace(difference, bug=f"passes that agreed bit for bit when measured differ here: {difference}")

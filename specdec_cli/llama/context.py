@@ -16,10 +16,10 @@ from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.kv_cache import KVCache
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import Passes, Piece
+from specdec_cli.llama.passes import Chunk, Passes
 from specdec_cli.user_files import cannot_write, checksum, replacement, try_out
 
-_FIRST_PIECE = 32
+_FIRST_CHUNK = 32
 """Tokens of a long text that are read first, to estimate how long the rest will take."""
 
 
@@ -46,8 +46,8 @@ class LlamaContext:
     def __init__(self, passes: Passes, sequence: int = 0, texts: Sequence[LlamaContext] | None = None) -> None:
         self.passes, self._sequence, self._texts = passes, sequence, texts
         self.cache = KVCache(passes, sequence)
-        self.read: Callable[[Piece], Logits] = passes.read
-        """Runs a pass over a piece of the text."""
+        self.read: Callable[[Chunk], Logits] = passes.read
+        """Runs a pass over a chunk of the text."""
         self.hidden: HiddenRows | None = None
         """The hidden rows of the tokens, if heads draft with them."""
         self.n_ctx, self.n_vocab = passes.n_ctx, passes.n_vocab
@@ -159,7 +159,7 @@ class LlamaContext:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         self._failed = not self.rewinds
         extra = self.hidden.ask(count, unread, all_rows) if self.hidden else 0
-        rows = self.read(Piece(self._sequence, tokens, first, all_rows, unread - extra, self.hidden))
+        rows = self.read(Chunk(self._sequence, tokens, first, all_rows, unread - extra, self.hidden))
         self._failed = False
         self.length = first + count
         self.tokens.extend(tokens)
@@ -169,16 +169,16 @@ class LlamaContext:
         return rows[extra : extra + (count - unread if all_rows else 1)]
 
     def _read_most(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Read a long text except its last piece, which is returned. The pieces depend only on its length, because
+        """Read a long text except its last chunk, which is returned. The chunks depend only on its length, because
         other passes would round differently.
         """
         total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
         report(0, total)
         most = self._most_read
-        first = most if self._texts else min(_FIRST_PIECE, most)
-        while total - done > (piece := most if done else first):
-            self.decode(tokens[done : done + piece])
-            done += piece
+        first = most if self._texts else min(_FIRST_CHUNK, most)
+        while total - done > (chunk := most if done else first):
+            self.decode(tokens[done : done + chunk])
+            done += chunk
             report(done, total)
         return tokens[done:]
 

@@ -18,7 +18,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import LAST, FloatRows, HiddenRows, last_rows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import HeadKind, Passes, Piece
+from specdec_cli.llama.passes import Chunk, HeadKind, Passes
 
 _GAP = 32
 """If more tokens than this lack the rows of the tokens before them (after a restored state, say), everything is
@@ -130,37 +130,37 @@ class HeadContext:
         self._target.hidden = None
         self.text.close()
 
-    def _read(self, piece: Piece) -> Logits:
-        """Run a pass of each layer over a piece of the text."""
-        if self._drafts and len(piece.tokens) == 1:
-            return self._read_draft(piece)
-        before = self._hidden.before(piece.first, len(piece.tokens))
+    def _read(self, chunk: Chunk) -> Logits:
+        """Run a pass of each layer over a chunk of the text."""
+        if self._drafts and len(chunk.tokens) == 1:
+            return self._read_draft(chunk)
+        before = self._hidden.before(chunk.first, len(chunk.tokens))
         before = self._encoded(before) if self._encodes else before
         for head in reversed(range(self._heads)):
             if head < self._heads - 1:
-                self.text.cache.drop(piece.first)
-            rows = self._pass(piece, before, head)
+                self.text.cache.drop(chunk.first)
+            rows = self._pass(chunk, before, head)
         if not self._silent:
-            self._own = [before[-1], self._last_row(len(piece.tokens) if piece.all_rows else 1)]
+            self._own = [before[-1], self._last_row(len(chunk.tokens) if chunk.all_rows else 1)]
         return rows
 
-    def _read_draft(self, piece: Piece) -> Logits:
+    def _read_draft(self, chunk: Chunk) -> Logits:
         """Read one more token of a draft. With several layers, the next one must read the whole draft."""
         if self._heads == 1:
-            rows = self._pass(piece, self._own[-1:])
+            rows = self._pass(chunk, self._own[-1:])
         else:
-            tokens = [*self.text.tokens[self._base :], *piece.tokens]
+            tokens = [*self.text.tokens[self._base :], *chunk.tokens]
             self.text.cache.drop(self._base)
             head = min(len(tokens) - 1, self._heads - 1)
-            rows = self._pass(piece._replace(tokens=tokens, first=self._base), self._own, head)
+            rows = self._pass(chunk._replace(tokens=tokens, first=self._base), self._own, head)
         self._own.append(self._last_row(1))
         return rows
 
-    def _pass(self, piece: Piece, before: Sequence[FloatRows] | FloatRows, head: int = 0) -> Logits:
-        self.passes.batch.rows[: len(piece.tokens)] = before
+    def _pass(self, chunk: Chunk, before: Sequence[FloatRows] | FloatRows, head: int = 0) -> Logits:
+        self.passes.batch.rows[: len(chunk.tokens)] = before
         if self._heads > 1:
             undeclared.call("llama_set_nextn_layer_offset", self.passes.handle, head)
-        self.passes.batch.fill(piece.tokens, piece.first, piece.all_rows)
+        self.passes.batch.fill(chunk.tokens, chunk.first, chunk.all_rows)
         if self._silent:
             self.passes.batch.ask_for_none()
         return self.passes.run()

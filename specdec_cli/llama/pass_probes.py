@@ -38,14 +38,14 @@ def pass_seconds(
     add to it, and no longer than a larger pass, because a pass could be padded. With a slow model, each size is timed
     once, and the cache holds no more tokens than can be read within the budget. No trial of other threads starts.
     """
-    watch, context.passes.on_pass = context.passes.on_pass, None
+    callback, context.passes.on_pass = context.passes.on_pass, None
     try:
         single = single_pass_s(context, text[0])
         fill = min(len(text), _FILL, int(budget_s / single))
         settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
         laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
     finally:
-        context.passes.on_pass = watch
+        context.passes.on_pass = callback
     sizes = sorted(laps)
     return {size: min(min(laps[larger]) for larger in sizes[i:]) for i, size in enumerate(sizes)}
 

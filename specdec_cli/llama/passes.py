@@ -24,7 +24,7 @@ N_BATCH = 512
 """Tokens per llama_decode. llama.cpp computes in ubatches of 512; more would only delay Ctrl-C on a GPU, whose passes
 can't be aborted."""
 
-CPU_PIECE = 128
+CPU_CHUNK = 128
 """Tokens of a long text that a CPU reads at once. It takes 2 to 3 % longer than one pass, but shows progress."""
 
 _CELLS = 256
@@ -51,7 +51,7 @@ class HeadKind(NamedTuple):
     width: int
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """What a text reads next: tokens from position `first` on. all_rows: compute all rows but those of the first
     `unread` tokens; otherwise, only the last one. hidden: where to keep the tokens' hidden rows, if they are needed.
     """
@@ -104,10 +104,10 @@ class Batch:
         """Compute no rows for the tokens that were filled in."""
         self._output[: self.struct.n_tokens] = 0
 
-    def fill_texts(self, pieces: Iterable[Piece]) -> None:
-        """Fill in pieces of several texts."""
+    def fill_texts(self, chunks: Iterable[Chunk]) -> None:
+        """Fill in chunks of several texts."""
         end = 0
-        for sequence, tokens, first, all_rows, unread, _ in pieces:
+        for sequence, tokens, first, all_rows, unread, _ in chunks:
             start, end = end, end + len(tokens)
             self._token[start:end] = tokens
             self._position[start:end] = self._positions[first : first + len(tokens)]
@@ -183,7 +183,7 @@ class Passes:
         """Seconds spent in llama_decode since the context was made, including waiting for the device."""
         self.on_pass: Callable[[int, float], None] | None = None
         """Called after each pass with its tokens and its seconds."""
-        self.most_read = N_BATCH if model.on_gpu else CPU_PIECE
+        self.most_read = N_BATCH if model.on_gpu else CPU_CHUNK
         """The most tokens of a long text that a pass reads."""
         self.n_vocab = model.n_vocab
         self._address = 0
@@ -224,12 +224,12 @@ class Passes:
         self.threads = threads
         computing.use_threads(self.handle, threads, self._offloaded)
 
-    def read(self, piece: Piece) -> Logits:
-        """Run one pass over a piece of the only text. Returns its rows; the array may have more below them."""
-        self.batch.fill(piece.tokens, piece.first, piece.all_rows, piece.unread)
+    def read(self, chunk: Chunk) -> Logits:
+        """Run one pass over a chunk of the only text. Returns its rows; the array may have more below them."""
+        self.batch.fill(chunk.tokens, chunk.first, chunk.all_rows, chunk.unread)
         rows = self.run()
-        if piece.hidden is not None:
-            piece.hidden.take(piece.first, len(piece.tokens))
+        if chunk.hidden is not None:
+            chunk.hidden.take(chunk.first, len(chunk.tokens))
         return rows
 
     def run(self) -> Logits:

@@ -9,10 +9,10 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import N_BATCH, Passes, Piece
+from specdec_cli.llama.passes import N_BATCH, Chunk, Passes
 
-_LEAST_PIECE = 64
-MOST_TEXTS = (N_BATCH - _LEAST_PIECE) // 2
+_LEAST_CHUNK = 64
+MOST_TEXTS = (N_BATCH - _LEAST_CHUNK) // 2
 """The most texts that a pass has room for if each has at least one draft token."""
 _CPU_MIXED = 63
 """From 64 rows on, llama.cpp's attention on a CPU skips other texts' cells only where all rows of a tile do
@@ -21,7 +21,7 @@ _CPU_MIXED = 63
 
 def most_rows(rows: int, texts: int) -> int:
     """How many rows of `rows` each of `texts` texts may get from a pass."""
-    return min(rows, (N_BATCH - _LEAST_PIECE) // texts)
+    return min(rows, (N_BATCH - _LEAST_CHUNK) // texts)
 
 
 class SharedContext:
@@ -54,29 +54,29 @@ class SharedContext:
             text = LlamaContext(self.passes, sequence, self.texts)
             text.n_ctx, text.read = n_ctx, self.read
             self.texts.append(text)
-        self.ask: Callable[[SharedContext, Piece], Logits] = lambda shared, piece: shared.read_together([piece])[0]
-        """A text calls this to have a piece read; by default, it is read at once."""
+        self.ask: Callable[[SharedContext, Chunk], Logits] = lambda shared, chunk: shared.read_together([chunk])[0]
+        """A text calls this to have a chunk read; by default, it is read at once."""
 
-    def is_long(self, piece: Piece) -> bool:
+    def is_long(self, chunk: Chunk) -> bool:
         """Whether it belongs to a prompt: drafts are shorter."""
-        return not piece.all_rows and len(piece.tokens) > self.passes.max_rows
+        return not chunk.all_rows and len(chunk.tokens) > self.passes.max_rows
 
-    def read(self, piece: Piece) -> Logits:
-        """Read a piece of one text, together with those that other texts ask for meanwhile."""
-        if self._interrupts[piece.sequence].is_set():
+    def read(self, chunk: Chunk) -> Logits:
+        """Read a chunk of one text, together with those that other texts ask for meanwhile."""
+        if self._interrupts[chunk.sequence].is_set():
             raise Interrupted
-        return self.ask(self, piece)
+        return self.ask(self, chunk)
 
-    def read_together(self, pieces: Sequence[Piece]) -> list[Logits]:
-        """Run one pass over pieces of different texts, at most N_BATCH tokens. Returns the rows of each."""
-        self.passes.batch.fill_texts(pieces)
+    def read_together(self, chunks: Sequence[Chunk]) -> list[Logits]:
+        """Run one pass over chunks of different texts, at most N_BATCH tokens. Returns the rows of each."""
+        self.passes.batch.fill_texts(chunks)
         rows, found, row, token = self.passes.run(), [], 0, 0
-        for piece in pieces:
-            count = len(piece.tokens)
-            start, row = row, row + (count - piece.unread if piece.all_rows else 1)
+        for chunk in chunks:
+            count = len(chunk.tokens)
+            start, row = row, row + (count - chunk.unread if chunk.all_rows else 1)
             found.append(rows[start:row])
-            if piece.hidden is not None:
-                piece.hidden.take(piece.first, count, token)
+            if chunk.hidden is not None:
+                chunk.hidden.take(chunk.first, count, token)
             token += count
         return found
 

@@ -56,7 +56,7 @@ class LlamaTarget:
         self._verified = self._context.length + len(unread) + 1
         tokens = (*unread, pending, *draft.tokens)
         if self._agreement is not None:
-            rows = _PieceRows(self._context, tokens, self._agreement, len(unread))
+            rows = _LazyRows(self._context, tokens, self._agreement, len(unread))
             rows[0]  # it is always used
             return rows
         return self._context.decode(tokens, all_rows=True, unread=len(unread))
@@ -98,7 +98,7 @@ def _depth_first(draft: Draft) -> list[int]:
     return order[1:]
 
 
-class _PieceRows:
+class _LazyRows:
     """For `--bitwise`: rows from passes that agree bit for bit. Each pass runs when its first row is used, so nothing
     after a rejected token is read. unread: how many of the first tokens have rows that aren't counted.
     """

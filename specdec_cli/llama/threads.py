@@ -24,7 +24,7 @@ _CALM, _REGAINED = 512, 1.2
 _REGAINED times as fast. After each failed trial, the next one waits twice as long."""
 
 
-class ThreadWatch:
+class ThreadTuner:
     """Tries half of a context's threads if its passes take many times as long as they can, and now and then twice as
     many after that. It keeps the faster number.
 
@@ -67,7 +67,7 @@ class ThreadWatch:
         if not self.on or threads == 1 or self._known or self._asked:
             return
         self._asked = True
-        watch, context.passes.on_pass = context.passes.on_pass, None
+        callback, context.passes.on_pass = context.passes.on_pass, None
         laps, chosen = list[float](), threads
         try:
             for count in (threads, threads // 2):
@@ -78,7 +78,7 @@ class ThreadWatch:
             if laps[0] > _FASTER * laps[-1]:
                 chosen = threads // 2
         finally:
-            context.passes.on_pass = watch
+            context.passes.on_pass = callback
             context.set_threads(chosen)
         if chosen < threads:
             self._tell(chosen)

@@ -31,7 +31,7 @@ Report = Callable[[int, int, float], None]
 """Called with the tokens recorded so far, the tokens wanted, and the seconds left."""
 
 SEED = 1
-_PIECE = 64
+_CHUNK = 64
 """Tokens per pass, each with a row of logits: a fixed number, because passes of other sizes round differently."""
 LIKELIEST = 64
 """How many of the target's most likely tokens are kept for each position."""
@@ -218,9 +218,9 @@ def record_texts(
 def _context(session: Session, model: Model, layers: Sequence[int]) -> LlamaContext:
     """A context that reads texts and keeps the rows of these layers."""
     target = session.models.target
-    context = LlamaContext.open(model, target.open_kv.n_ctx, _PIECE, target.threads, session.interrupt)
+    context = LlamaContext.open(model, target.open_kv.n_ctx, _CHUNK, target.threads, session.interrupt)
     if layers:
-        context.hidden = HiddenRows(context.passes.handle, model.n_embd, list(layers), _PIECE)
+        context.hidden = HiddenRows(context.passes.handle, model.n_embd, list(layers), _CHUNK)
     return context
 
 
@@ -264,8 +264,8 @@ def _read(tokens: Sequence[int], prompt: int, target: LlamaContext, other: Llama
     rows = np.empty((len(tokens), hidden.width if hidden else 0), np.float16)
     for context in filter(None, (target, other)):
         context.rewind(0)
-        for first in range(0, len(tokens), _PIECE):
-            part = slice(first, first + _PIECE)
+        for first in range(0, len(tokens), _CHUNK):
+            part = slice(first, first + _CHUNK)
             logits = context.decode(tokens[part], all_rows=True)
             if context is target:
                 likeliest[part], log_p[part] = _likeliest(logits)

@@ -72,17 +72,17 @@ class _PackedAnswer:
 
     @classmethod
     def of(cls, answer: Answer) -> _PackedAnswer:
-        rows = [[round(p * 1000) for p in row] for row in (answer.confidence, *filter(None, answer.astray))]
-        stands = "".join("01"[stands] for stands in answer.stands)
-        return cls(answer.category, answer.prompt_tokens, rows[0], stands, rows[1:])
+        rows = [[round(p * 1000) for p in row] for row in (answer.confidence, *filter(None, answer.after_rejection))]
+        accepted = "".join("01"[right] for right in answer.accepted)
+        return cls(answer.category, answer.prompt_tokens, rows[0], accepted, rows[1:])
 
     def unpack(self) -> Answer:
         if len(self.confidence) != len(self.stands):
             raise ValueError("its lists have different lengths")
         rows = (tuple([n / 1000 for n in row]) for row in (self.confidence, *self.astray))
-        confidence, stands = next(rows), tuple(stands == "1" for stands in self.stands)
-        astray = tuple(() if right else next(rows, ()) for right in stands)
-        return Answer(self.category, self.prompt_tokens, confidence, stands, astray)
+        confidence, accepted = next(rows), tuple(digit == "1" for digit in self.stands)
+        after_rejection = tuple(() if right else next(rows, ()) for right in accepted)
+        return Answer(self.category, self.prompt_tokens, confidence, accepted, after_rejection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class _Recorder:
     def record(self, context: list[int]) -> tuple[list[_Place], list[int]]:
         """The positions before a loop, and the answer's tokens."""
         prompt, places = len(context), list[_Place]()
-        self._sampler.watch(context)
+        self._sampler.follow(context)
         _, token = self._next(self._target.prefill(context)[0])
         self._draft.rewind(0)
         self._draft.decode(context)

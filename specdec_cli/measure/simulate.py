@@ -38,18 +38,18 @@ LEAST_CONFIDENCE = (0.0, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of the target from its second token on, place by place, as the draft model saw it.
+    """One answer of the target from its second token on, position by position, as the draft model saw it.
 
-    confidence[i]: the draft's highest probability for place i, given the true text before. stands[i]: whether the
-    token that it proposed is accepted. astray[i]: its confidences at the places after a wrong token; empty where it
-    stands.
+    confidence[i]: the draft's highest probability at position i, given the true text before. accepted[i]: whether the
+    token that it proposed is accepted. after_rejection[i]: its confidences at the positions after a rejected token;
+    empty if the token is accepted.
     """
 
     category: str
     prompt_tokens: int
     confidence: tuple[float, ...]
-    stands: tuple[bool, ...]
-    astray: tuple[tuple[float, ...], ...]
+    accepted: tuple[bool, ...]
+    after_rejection: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ class Tally:
 
 @dataclass(slots=True)
 class Run:
-    """One answer that is decoded again. It times its steps by the costs of passes, counts them and calls `watch`."""
+    """One answer that is decoded again. It times its steps by the costs of passes, counts them and calls `on_step`."""
 
     policy: LengthPolicy
     costs: Costs
     tally: Tally
-    watch: Callable[[Step], None] | None = None
+    on_step: Callable[[Step], None] | None = None
     index: int = 0
     now: float = 0.0
 
@@ -113,8 +113,8 @@ class Run:
         why = self.policy.why
         step = Step(self.index, tokens, drafted, accepted, (), source, draft_s, verify_s, 0.0, self.now, why)
         self.policy.observe(step)
-        if self.watch:
-            self.watch(step)
+        if self.on_step:
+            self.on_step(step)
         self.tally.drafted += len(drafted)
         self.tally.accepted += accepted
         self.tally.verified[rows] += 1
@@ -122,17 +122,17 @@ class Run:
 
 
 def replay(
-    policy: LengthPolicy, answers: Iterable[Answer], costs: Costs, watch: Callable[[Step], None] | None = None
+    policy: LengthPolicy, answers: Iterable[Answer], costs: Costs, on_step: Callable[[Step], None] | None = None
 ) -> Tally:
-    """Decode the answers again with a policy that knows these costs; `watch` sees every step."""
+    """Decode the answers again with a policy that knows these costs; `on_step` sees every step."""
     tally = Tally()
     for answer in answers:
-        _replay(answer, Run(policy, costs, tally, watch))
+        _replay(answer, Run(policy, costs, tally, on_step))
     return tally
 
 
 def _replay(answer: Answer, run: Run) -> None:
-    policy, draft_cost, read, length = run.policy, run.costs.draft, run.tally.read, len(answer.stands)
+    policy, draft_cost, read, length = run.policy, run.costs.draft, run.tally.read, len(answer.accepted)
     policy.begin(answer.prompt_tokens)
     apart = answer.prompt_tokens - 1  # the prompt is read before the draft's clock
     behind, at, missed = answer.prompt_tokens + 1, 0, list[int]()
@@ -142,7 +142,7 @@ def _replay(answer: Answer, run: Run) -> None:
         # The policy knows how much more the answer may hold, not where it will end.
         if budget := min(policy.limit(max(MOST, length) - at - 1), length - at - 1, AHEAD):
             for place in missed[-REVIEWED:] if behind > 2 else ():
-                policy.observe_counterfactual(answer.confidence[place], float(answer.stands[place]))
+                policy.observe_counterfactual(answer.confidence[place], float(answer.accepted[place]))
             drafted, accepted, passes = _draft(policy, answer, at, budget)
             draft_s = draft_cost(behind - apart) + (passes - 1) * draft_cost(1)
             apart_s = draft_cost(behind) - draft_cost(behind - apart)
@@ -166,15 +166,15 @@ def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[
         passes += 1
         if wrong is None:
             confidence = answer.confidence[at + drafted]
-        elif drafted - accepted - 1 < len(answer.astray[wrong]):
-            confidence = answer.astray[wrong][drafted - accepted - 1]
+        elif drafted - accepted - 1 < len(answer.after_rejection[wrong]):
+            confidence = answer.after_rejection[wrong][drafted - accepted - 1]
         else:
             break
         if not policy.should_draft(drafted, confidence):
             break
         if wrong is None:
-            accepted += answer.stands[at + drafted]
-            wrong = None if answer.stands[at + drafted] else at + drafted
+            accepted += answer.accepted[at + drafted]
+            wrong = None if answer.accepted[at + drafted] else at + drafted
         drafted += 1
         if drafted == budget or not policy.should_read(drafted):
             break
@@ -189,15 +189,15 @@ def alone(answers: Iterable[Answer]) -> Tally:
 
 def n_recorded(answers: Iterable[Answer]) -> int:
     """How many tokens are recorded."""
-    return sum(len(answer.stands) for answer in answers)
+    return sum(len(answer.accepted) for answer in answers)
 
 
 def adaptive(
-    answers: Iterable[Answer], costs: Costs, greedy: bool, watch: Callable[[Step], None] | None = None
+    answers: Iterable[Answer], costs: Costs, greedy: bool, on_step: Callable[[Step], None] | None = None
 ) -> Tally:
-    """`-k auto` through all answers in turn, knowing only the costs; `watch` sees every step."""
+    """`-k auto` through all answers in turn, knowing only the costs; `on_step` sees every step."""
     policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
-    return replay(policy, answers, costs, watch)
+    return replay(policy, answers, costs, on_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Prediction:
     category: str
     tokens: int
     acceptance: float
-    """The share of places where the draft's first token is accepted."""
+    """The share of positions where the draft's first token is accepted."""
     tokens_per_step: float
     alone_tokens_per_s: float
     auto: float
@@ -234,11 +234,11 @@ def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: boo
     speeds = {k: tally.tokens_per_s(costs) for k, tally in replays.items()}
     best_k = max(speeds, key=lambda k: speeds[k])
     auto = adaptive(answers, costs, greedy)
-    stands = [stands for answer in answers for stands in answer.stands]
+    accepted = [each for answer in answers for each in answer.accepted]
     return Prediction(
         category=category,
-        tokens=len(stands),
-        acceptance=sum(stands) / len(stands),
+        tokens=len(accepted),
+        acceptance=sum(accepted) / len(accepted),
         tokens_per_step=auto.tokens / auto.verified.total(),
         alone_tokens_per_s=speeds[0],
         auto=auto.tokens_per_s(costs) / speeds[0],
@@ -251,10 +251,10 @@ def calibrate(answers: Sequence[Answer], greedy: bool) -> Calibration:
     """The calibration that `auto` can start with: what the recording shows about the pair's confidence."""
     calibration = Calibration.prior(greedy)
     for answer in answers:
-        for confidence, stands in zip(answer.confidence, answer.stands, strict=True):
+        for confidence, accepted in zip(answer.confidence, answer.accepted, strict=True):
             at = bin_of(confidence)
             calibration.observe_confidence(at)
-            calibration.learn(at, float(stands))
+            calibration.learn(at, float(accepted))
     return calibration
 
 
@@ -303,11 +303,11 @@ def half_priced(costs: Costs) -> Costs:
 
 def _improved(answer: Answer) -> Answer:
     """The answer with every other wrong token made right."""
-    stands = list(answer.stands)
-    wrong = [i for i, stood in enumerate(stands) if not stood]
-    for i in wrong[::2]:
-        stands[i] = True
-    return replace(answer, stands=tuple(stands))
+    accepted = list(answer.accepted)
+    rejected = [i for i, right in enumerate(accepted) if not right]
+    for i in rejected[::2]:
+        accepted[i] = True
+    return replace(answer, accepted=tuple(accepted))
 
 
 @dataclass(frozen=True, slots=True)

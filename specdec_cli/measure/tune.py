@@ -275,7 +275,7 @@ class Tuner:
         # The categories in turn. At a temperature the prompts repeat, because the answers differ.
         for prompt, tokens in in_turn(self._prompts) * (1 if settings.temperature == 0 else 4):
             answer, _ = record(session, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
-            if answer.stands:
+            if answer.accepted:
                 answers.append(answer)
             spent_s = perf_counter() - began
             if spent_s > (budget_s if n_recorded(answers) >= _LEAST_TOKENS else _PATIENCE * budget_s):

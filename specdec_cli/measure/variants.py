@@ -115,7 +115,7 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
     """The settings with the changes of one variant, such as `k=8,temp=0.8`."""
     changes: dict[str, Any] = {}
     for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
+        key, equals, value = (side.strip() for side in part.partition("="))
         if not (equals and key and value):
             problem = f"the variant {text!r} does not parse at {part!r}"
             raise UsageError(problem, 'Write it as key=value: --vs "k=4,temp=0.8".')

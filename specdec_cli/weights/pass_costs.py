@@ -17,7 +17,7 @@ from specdec_cli.json_store import JsonStore, Points, record_name
 from specdec_cli.llama import host, kernels, library
 from specdec_cli.llama.context import Context
 from specdec_cli.llama.pass_probes import contexts_of, measure_agreement, pass_seconds
-from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.llama.threads import ThreadTuner
 from specdec_cli.user_files import cache_dir
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17, 32)
@@ -52,7 +52,7 @@ class PassCosts:
     ) -> None:
         self.measured_s = 0.0
         """Seconds that measuring took."""
-        self.watch: ThreadWatch | None = None
+        self.thread_tuner: ThreadTuner | None = None
         """Reduces the threads, if it must, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
         self._key = timing_key(context.threads, gpu_layers, setup)
@@ -94,8 +94,8 @@ class PassCosts:
 
     def agree(self, text: Sequence[int]) -> Agreement:
         """Which passes agree bit for bit. Measures it the first time, with a few hundred passes."""
-        if self.watch is not None:
-            self.watch.stop()  # another number of threads rounds differently; the next answer sets it again
+        if self.thread_tuner is not None:
+            self.thread_tuner.stop()  # another number of threads rounds differently; the next answer sets it again
         agreed = self.agreement
         if agreed is None:
             started = perf_counter()
@@ -137,9 +137,9 @@ class PassCosts:
         started = perf_counter()
         # Any tokens will do; the ids of a draft with another tokenizer may be too large.
         text = [token % self._context.n_vocab for token in text]
-        if self.watch is not None:
+        if self.thread_tuner is not None:
             self._context.rewind(0)
-            self.watch.try_fewer(text[0])
+            self.thread_tuner.try_fewer(text[0])
         seconds = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
         self.measured_s += perf_counter() - started
         return seconds

@@ -119,7 +119,7 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
     kept = tuning.load(TARGET, DRAFT)
     assert to_json(kept.costs) == result["costs"] and set(kept.calibrations) == {"greedy"}
     own = recordings.read(recording_of(TARGET, DRAFT, "greedy"))
-    assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
+    assert sum(len(answer.accepted) for answer in own.answers) == result["recorded_tokens"]
 
     for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", None)

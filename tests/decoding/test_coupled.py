@@ -149,7 +149,7 @@ def test_a_model_that_reads_on_learns_whether_its_draw_would_have_stood():
 
 def test_the_verdict_tells_both_probabilities():
     sampler = rules.sampler_of("coupled", PLAIN, 0)
-    sampler.watch([1])
+    sampler.follow([1])
     rows = np.stack([np.array([0, 0, 50.0], np.float32)] * 2)
     q = Categorical(None, np.array([0.1, 0.1, 0.8]))
     verdict = rules.RULES["coupled"](Draft((2,), (q,)), rows, sampler, np.random.default_rng(0))

@@ -74,7 +74,7 @@ def choice(settings, rule, tokens=()):
     """How a token is chosen after some of the answer."""
     sampler = rules.sampler_of(rule, settings, SEED)
     context = [*PROMPT, *tokens]
-    sampler.watch(context)
+    sampler.follow(context)
     return Choice(sampler, len(tokens), len(context), SEED)
 
 

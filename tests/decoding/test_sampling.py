@@ -78,7 +78,7 @@ def test_penalties_follow_llama_cpp():
     row = np.array([2.0, -1.0, 0.5, 3.0], np.float32)
     s = SamplingOptions(repeat_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5, repeat_last_n=4)
     sampler = StandardSampler(s)
-    sampler.watch([3, 3, 0, 1, 1, 9])  # the window holds 0, 1, 1, 9; 9 is not in this vocabulary
+    sampler.follow([3, 3, 0, 1, 1, 9])  # the window holds 0, 1, 1, 9; 9 is not in this vocabulary
     assert sampler.prepared(row).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
     assert sampler.argmax(row) == 3
     assert sampler.argmax(row, ahead=[3, 3, 3]) == 0  # draft tokens before this row count as history

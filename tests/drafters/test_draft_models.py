@@ -131,7 +131,7 @@ def reduced(whole):
 def test_where_a_constraint_allows_none_of_its_tokens_one_that_it_lacks_is_drafted():
     for settings, draws in ((PLAIN, True), (GREEDY, False)):
         sampler = rules.sampler_of("rejection", settings, 0, Rules(lambda _: {1, 3}))
-        sampler.watch([0])
+        sampler.follow([0])
         drafter = ModelDrafter(reduced(Table(V, 5)), V, sampler, draws, np.random.default_rng(0))
         drafter.start([0, 1])
         draft = drafter.propose([0, 1], 2, FixedLength(2))
@@ -191,7 +191,7 @@ def test_a_policy_sees_how_sure_all_heads_are_before_a_token_is_drawn(draws):
     policy, seen = LengthPolicy(), []
     policy.choose = lambda confidences: seen.extend(confidences) or 2
     sampler, model = StandardSampler(PLAIN if draws else GREEDY), FakeHeads(Table(4, 5), 5)
-    sampler.watch([1, 2])
+    sampler.follow([1, 2])
     drafter = MedusaDrafter(model, 4, sampler, draws, np.random.default_rng(1), 1)
     drafter.start([1, 2])
     draft = drafter.propose([1, 2], 4, policy)

@@ -38,7 +38,7 @@ def test_the_draft_is_the_models_own_in_fewer_passes(name):
 
 def test_the_history_of_a_guess_includes_what_the_draft_model_has_written():
     sampler = StandardSampler(SamplingOptions(presence_penalty=100.0))
-    sampler.watch([1, 2])
+    sampler.follow([1, 2])
     model, nested = (drafter_of(name, Table(10, 4, order=1), sampler) for name in ("model", "model<small"))
     for drafter in (model, nested):
         drafter.start([1, 2])
@@ -49,7 +49,7 @@ def test_the_history_of_a_guess_includes_what_the_draft_model_has_written():
 
 def test_it_drafts_nothing_where_a_constraint_allows_none_of_its_tokens():
     sampler = StandardSampler(GREEDY, constraint=Rules(lambda _: {8}, 9))
-    sampler.watch([1, 2])
+    sampler.follow([1, 2])
     drafter = drafter_of("model<ngram", Table(8, 1), sampler)
     drafter.start([1, 2])
     assert drafter.propose([1, 2], 4, FixedLength(4)) == NO_DRAFT

@@ -107,7 +107,7 @@ def test_a_token_that_is_not_said_whole_ends_the_draft():
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN])
 def test_a_draft_ends_where_a_constraint_allows_none_of_its_tokens(sampling):
     sampler = StandardSampler(sampling, constraint=Rules(lambda ahead: {len(ahead) * len(TARGET)}, len(TARGET) + 1))
-    sampler.watch(PROMPT)
+    sampler.follow(PROMPT)
     drafter = translated(Doubles(len(DRAFT), 3), sampler)
     drafter.start(PROMPT)
     assert drafter.propose(PROMPT, 4, FixedLength(4)).tokens == (0,)

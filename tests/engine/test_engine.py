@@ -248,7 +248,7 @@ def test_threads_stay_as_they_are_while_passes_must_agree():
     with loaded(target=TARGET, speculative=SpeculativeConfig(drafter="none")) as session:
         for bitwise in (True, False):
             session.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=bitwise))
-            assert session.models.target.costs.watch.on is not bitwise
+            assert session.models.target.costs.thread_tuner.on is not bitwise
 
 
 def test_streams_of_one_engine_go_on_side_by_side(engine, session):

@@ -223,9 +223,9 @@ def test_idle_slots_hold_no_more_than_one_may():
 def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
     widths, read = [], SharedContext.read_together
 
-    def noted(shared, pieces):
-        widths.append(sorted(len(piece.tokens) for piece in pieces))
-        return read(shared, pieces)
+    def noted(shared, chunks):
+        widths.append(sorted(len(chunk.tokens) for chunk in chunks))
+        return read(shared, chunks)
 
     monkeypatch.setattr(SharedContext, "read_together", noted)
     with answers(2, n_ctx=2048) as some:
@@ -242,7 +242,7 @@ def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
 @pytest.mark.parametrize("count", [2, 64])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
-    monkeypatch.setattr(passes, "CPU_PIECE", N_BATCH)
+    monkeypatch.setattr(passes, "CPU_CHUNK", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         written = []
         some.begin(1900, "long")
@@ -262,7 +262,7 @@ def test_fewer_threads_measure_nothing_while_answers_run(monkeypatch):
         costs, timed = some.scheduler.slots.sessions[0].models.target.open_costs, []
         monkeypatch.setattr(PassCosts, "_load", lambda _: KeptCosts())
         monkeypatch.setattr(PassCosts, "_timed", lambda *_: timed.append(1) or {1: 0.01})
-        costs.watch._tell(1)
+        costs.thread_tuner._tell(1)
         some.ask(PROMPTS[0], SamplingParams(max_tokens=4))
         some.wait(1)
     assert some.results[0].complete and timed == []

@@ -88,7 +88,7 @@ def test_the_bundled_target_agrees_with_itself(context):
 
 
 @pytest.mark.parametrize("fill", [100, 320])
-def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(context, fill):
+def test_chunks_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(context, fill):
     """Rows of a draft of eight, read three at a time, against single tokens read as the reference says."""
     expected = []
     target = LlamaTarget(context, Agreement(2, 3, context.threads, (96, 320), {}))
@@ -100,14 +100,14 @@ def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(co
     for accepted in (8, 1):
         target.prefill(TOKENS[:fill])
         rows = target.verify(TOKENS[fill], draft)
-        assert target.length == fill + 3, "one piece has been read"
+        assert target.length == fill + 3, "one chunk has been read"
         for number in range(accepted + 1):
             assert np.array_equal(rows[number], expected[number])
         target.commit(Verdict(tuple(range(accepted)), 0, "correction"))
         assert target.length == fill + 1 + accepted
 
 
-def test_many_tokens_are_read_again_in_pieces_that_agree(context, monkeypatch):
+def test_many_tokens_are_read_again_in_chunks_that_agree(context, monkeypatch):
     monkeypatch.setattr("specdec_cli.llama.target.N_BATCH", 16)
     target, sizes = LlamaTarget(context, Agreement(2, 3, context.threads, (96, 320), {})), []
     target.prefill([5, 6, 7])

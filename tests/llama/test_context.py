@@ -14,17 +14,17 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.pass_probes import pass_laps, pass_seconds
 
 
-def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone(opened):
-    """Other pieces would round otherwise, and two runs on one prompt would begin differently."""
+def test_a_long_text_is_read_in_chunks_that_depend_on_its_length_alone(opened):
+    """Other chunks would round otherwise, and two runs on one prompt would begin differently."""
     context = opened("target", 4)
-    for total, pieces in ((20, [20]), (128, [128]), (129, [32, 97]), (400, [32, 128, 128, 112])):
+    for total, chunks in ((20, [20]), (128, [128]), (129, [32, 97]), (400, [32, 128, 128, 112])):
         sizes, seen = [], []
         context.passes.on_pass = lambda tokens, seconds, sizes=sizes: sizes.append(tokens)
         context.on_read = lambda done, whole, seen=seen: seen.append((done, whole))
         context.rewind(0)
         context.decode(range(1, total + 1))
-        assert sizes == pieces and context.length == total
-        reported = [0, *(sum(pieces[: i + 1]) for i in range(len(pieces)))] if len(pieces) > 1 else []
+        assert sizes == chunks and context.length == total
+        reported = [0, *(sum(chunks[: i + 1]) for i in range(len(chunks)))] if len(chunks) > 1 else []
         assert seen == [(done, total) for done in reported], "the end is told, too"
 
 

@@ -297,7 +297,7 @@ def _exact(context, sampling, length):
             if prob * p.prob(token) > 0:
                 go_on([*text, token], prob * p.prob(token))
 
-    sampler.watch([])
+    sampler.follow([])
     go_on(list(PROMPT), 1.0)
     return found
 

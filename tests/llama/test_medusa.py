@@ -153,7 +153,7 @@ def known_ahead(context, top_k):
     distribution two tokens ahead.
     """
     sampler = StandardSampler(SamplingOptions(1.0, top_k=top_k, top_p=1.0, min_p=0.0))
-    sampler.watch([])
+    sampler.follow([])
     rows, wanted = [], []
 
     def visit(text, depth):

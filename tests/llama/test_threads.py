@@ -4,15 +4,15 @@ machine is none.
 
 import pytest
 
-from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.llama.threads import ThreadTuner
 
 
 class Context:
-    """A context whose passes take as long as a test says, with a watch over its threads. told: what that reports."""
+    """A context whose passes take as long as a test says, with a tuner of its threads. told: what that reports."""
 
     def __init__(self, threads=2, expected=None, most=None):
         self.threads, self.length, self.on_pass, self.passes, self.told = threads, 0, None, self, []
-        self.watch = ThreadWatch(self, expected or {}, self.told.append, most or threads)
+        self.tuner = ThreadTuner(self, expected or {}, self.told.append, most or threads)
 
     def set_threads(self, threads):
         self.threads = threads
@@ -109,13 +109,13 @@ def test_bursts_of_other_programs_do_not_delay_a_trial_of_more_threads():
 
 def test_no_trial_changes_the_threads_where_passes_are_measured_or_must_agree():
     context = Context(1, {1: 0.04}, most=2)
-    for end in (context.watch.stop, lambda: context.watch.try_fewer(7)):
-        context.watch.on = True
+    for end in (context.tuner.stop, lambda: context.tuner.try_fewer(7)):
+        context.tuner.on = True
         context.measure(laps(0.04, 512))
         assert context.threads == 2
         end()
         assert context.threads == 1
-    context.watch.stop()
+    context.tuner.stop()
     context.measure(laps(0.04, 1000))
     assert context.threads == 1
 
@@ -141,11 +141,11 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, long, 
 
     context = Clocked()
     monkeypatch.setattr("specdec_cli.llama.pass_probes.perf_counter", lambda: clock[0])
-    context.watch.try_fewer(7)
+    context.tuner.try_fewer(7)
     assert context.threads == threads and context.length == 0 and context.passes.on_pass is not None
     assert context.told == ([1] if threads == 1 else [])
     context.set_threads(2)
-    context.watch.try_fewer(7)
+    context.tuner.try_fewer(7)
     assert context.threads == 2, "once is enough"
 
 
@@ -154,5 +154,5 @@ def test_threads_are_as_before_if_a_pass_fails(monkeypatch):
     monkeypatch.setattr("specdec_cli.llama.threads.single_pass_s", lambda *_: next(took))
     context = Context()
     with pytest.raises(StopIteration):
-        context.watch.try_fewer(7)
+        context.tuner.try_fewer(7)
     assert context.threads == 2 and context.passes.on_pass is not None

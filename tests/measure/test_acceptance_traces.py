@@ -47,10 +47,10 @@ def test_greedy_drafts_are_foretold_step_by_step(session):
     for prompt in PROMPTS[8:13]:
         tokens = session.tokenize(prompt, raw=True)
         answer, own = record(session, tokens, session.settings, 0, "code")
-        length = len(answer.stands)
+        length = len(answer.accepted)
         places, cut = places + length, cut + (length < len(own))
         assert (answer.category, answer.prompt_tokens) == ("code", len(tokens))
-        for stood, ahead in zip(answer.stands, answer.astray, strict=True):
+        for stood, ahead in zip(answer.accepted, answer.after_rejection, strict=True):
             assert len(ahead) == (0 if stood else AHEAD - 1) and all(0 < sure <= 1 for sure in ahead)
         for k, min_p in ((3, 0.0), (3, 0.5), (16, 0.6)):
             run = replace(session.settings, draft_tokens=k, draft_min_p=min_p, max_tokens=length + 1)
@@ -78,7 +78,7 @@ def test_an_answer_is_recorded_up_to_its_end(session):
         events = list(session.events(tokens, 0, settings=session.settings.alone()))
         assert events[-1].reason == "stop"
         # The end token is the last place; the first token of an answer, which no draft precedes, is none.
-        assert len(answer.stands) == len(own) == len(tokens_of(events)) - 1
+        assert len(answer.accepted) == len(own) == len(tokens_of(events)) - 1
         lengths.add(len(own))
     assert lengths == {0, 4}
 
@@ -93,7 +93,7 @@ def test_each_rule_draws_in_its_own_way(session):
     coupled, tokens = recorded("coupled", 3)
     assert recorded("coupled", 3) == (coupled, tokens) != recorded("coupled", 4)
     rejection, _ = recorded("rejection", 3)
-    assert rejection.stands != coupled.stands and len(rejection.stands) > 0
+    assert rejection.accepted != coupled.accepted and len(rejection.accepted) > 0
 
 
 class Unchanging(Table):
@@ -138,10 +138,10 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_as_often_as_the_rule_ac
     p, q = (StandardSampler(SamplingOptions(1.0, 0, 1.0, 0.0)).categorical(table.row(())).probs for table in tables)
     share = np.minimum(p, q).sum() if rule == "rejection" else p[q.argmax()]
     assert 0.2 < share < 0.8
-    assert abs(np.mean(answer.stands) - share) < 4 * (share * (1 - share) / n) ** 0.5
-    assert answer.confidence == pytest.approx([q.max()] * len(answer.stands))
+    assert abs(np.mean(answer.accepted) - share) < 4 * (share * (1 - share) / n) ** 0.5
+    assert answer.confidence == pytest.approx([q.max()] * len(answer.accepted))
     following = np.array([*own[1:]])
-    stood = [token for token, stands in zip(following, answer.stands, strict=False) if stands]
+    stood = [token for token, stands in zip(following, answer.accepted, strict=False) if stands]
     proposed = np.bincount([*draft.wrong, *stood], minlength=n_vocab)
     if rule == "match":
         assert proposed.argmax() == q.argmax() and proposed.max() == proposed.sum()
@@ -196,9 +196,9 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
     found = recordings.read(tmp_path / "new" / "r.json.gz")
     assert (found.greedy, found.about) == (False, whole.about)
     for before, after in zip(answers, found.answers, strict=True):
-        assert replace(after, confidence=(), astray=()) == replace(before, confidence=(), astray=())
+        assert replace(after, confidence=(), after_rejection=()) == replace(before, confidence=(), after_rejection=())
         assert after.confidence == pytest.approx(before.confidence, abs=0.0005)
-        for some, same in zip(before.astray, after.astray, strict=True):
+        for some, same in zip(before.after_rejection, after.after_rejection, strict=True):
             assert same == pytest.approx(some, abs=0.0005)
     assert by_category(found.answers) == {"code": [*found.answers[:4]], "sure": [found.answers[4]]}
     recordings.write(tmp_path / "again.json.gz", found)
@@ -236,10 +236,10 @@ def test_a_recording_that_comes_with_specdec(path):
         expected = {prompt.category for prompt in prompts}
     assert {each.category for each in (*found.answers, *found.texts)} == expected
     for answer in found.answers:
-        assert answer.stands and answer.prompt_tokens > 0 and max(answer.confidence) <= 1
+        assert answer.accepted and answer.prompt_tokens > 0 and max(answer.confidence) <= 1
         # Drafts go on after a wrong token as long as they please: what lies ahead of it must be known.
-        lengths = [len(astray) for astray in answer.astray]
-        assert edits or lengths == [0 if stood else AHEAD - 1 for stood in answer.stands]
+        lengths = [len(astray) for astray in answer.after_rejection]
+        assert edits or lengths == [0 if stood else AHEAD - 1 for stood in answer.accepted]
 
 
 SHAPES = {

@@ -70,7 +70,7 @@ def test_each_category_then_all():
     code, prose, overall = predict([*GOOD, *POOR], FLAT, True)
     assert [found.category for found in (code, prose, overall)] == ["code", "prose", "all"]
     assert (code.tokens, prose.tokens, overall.tokens) == (320, 320, 640)
-    stood = [sum(map(sum, (answer.stands for answer in found))) for found in (GOOD, POOR)]
+    stood = [sum(map(sum, (answer.accepted for answer in found))) for found in (GOOD, POOR)]
     assert (code.acceptance, prose.acceptance) == (stood[0] / 320, stood[1] / 320)
     assert overall.acceptance == sum(stood) / 640
     assert prose.auto < overall.auto < code.auto and code.best_k > 3 and prose.best_k == 0
