@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import REVIEWED
+from specdec_cli.decoding.types import CATCH_UP_ROWS
 from specdec_cli.draft_length import DraftForm, adaptive_length, cascade_length
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
@@ -31,7 +31,7 @@ class RecordedModel:
     Tokens are renumbered, so that its rows are short: those of the text from 0 on, then one for each wrong proposal.
     """
 
-    n_ctx, max_rows, rewinds = 1 << 30, REVIEWED, True
+    n_ctx, max_rows, rewinds = 1 << 30, CATCH_UP_ROWS, True
 
     def __init__(self, text: Text, answer: Answer, draft: Callable[[float], float]) -> None:
         ids = {token: number for number, token in enumerate(dict.fromkeys((*text.prompt, *text.tokens)))}

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import add_models, machine, markdown
 
 from specdec_cli.decoding.costs import SETTLED
-from specdec_cli.decoding.types import REVIEWED
+from specdec_cli.decoding.types import CATCH_UP_ROWS
 from specdec_cli.llama import host
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -55,7 +55,7 @@ def measure(
     for role, path in models.items():
         with closing(Model(Path(path), Placement(), Interrupt())) as model:
             text = [token for prompt in suites.load("python") for token in model.tokenize(prompt.text, False)]
-            rows = longest if role == "target" else min(REVIEWED, longest)
+            rows = longest if role == "target" else min(CATCH_UP_ROWS, longest)
             for fill in contexts:
                 with closing(LlamaContext.open(model, fill + max(sizes), rows, threads, Interrupt())) as context:
                     laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)

@@ -10,8 +10,8 @@ import numpy as np
 
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.decoding.guard import Speculation
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.speculation import Speculation
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import (
     NO_DRAFT,
@@ -117,7 +117,7 @@ def generate(
             draft = speculation.propose(context, budget)
             why, after = speculation.why, clock()
             logits = target.verify(context[-1], draft)
-            speculation.show(draft, logits)
+            speculation.show_rows(draft, logits)
             draft_s, verify_s = after - before, commit_s + clock() - after
             index += 1
     except Interrupted:
@@ -148,7 +148,7 @@ class _Answer:
         # The first comes from a pass with or without a draft.
         certain = [i > 0 and constraint is not None and constraint.forced(ids[:i]) is not None for i in range(len(ids))]
         for i, token in enumerate(ids):
-            origin: Origin = "accepted" if i < verdict.accepted else verdict.kind
+            origin: Origin = "accepted" if i < verdict.accepted else verdict.origin
             p = verdict.p[i] if verdict.p else None
             q = verdict.q[i] if i < len(verdict.q) else None
             logprobs = (TokenLogprobs(0.0) if certain[i] else verdict.logprobs[i]) if verdict.logprobs else None

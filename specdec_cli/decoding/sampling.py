@@ -22,7 +22,8 @@ from specdec_cli.decoding.options import SamplingOptions
 Row = NDArray[np.float32]
 _CERTAIN = np.ones(1)
 _FORBIDDEN = np.float32(-np.inf)
-_SAMPLED = 16
+_STRIDE = 16
+"""`confidence` adds up every so many of the unlikely tokens of a large vocabulary."""
 
 
 class StandardSampler:
@@ -106,11 +107,11 @@ class StandardSampler:
         weights /= np.add.reduce(weights)
         return Categorical(ids, weights)
 
-    def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
-        """Draw a token from p. ahead: how far its position is after the end of the history (negative: before it)."""
+    def draw(self, p: Categorical, offset: int, rng: np.random.Generator) -> int:
+        """Draw a token from p. offset: how far its position is after the end of the history (negative: before it)."""
         if self._noise is None:
             return p.draw(rng)
-        return self._noise.draw(p, len(self._context) + ahead)
+        return self._noise.draw(p, len(self._context) + offset)
 
     def _cut_by_rank(self, row: Row, best: np.float32, ids: NDArray[np.int64] | None, values: Row) -> Categorical:
         """Apply top-k and top-p. ids and values: the tokens that min-p left, or None and the whole row."""
@@ -226,9 +227,9 @@ def confidence(row: Row) -> float:
     if row.size < 100_000:
         return 1.0 / float(weights_of(row, best).sum())
     floor = best - 10
-    likely, rest = row[row > floor], row[::_SAMPLED]
+    likely, rest = row[row > floor], row[::_STRIDE]
     rest = rest[rest <= floor]
-    return 1.0 / float(weights_of(likely, best).sum() + _SAMPLED * weights_of(rest, best).sum())
+    return 1.0 / float(weights_of(likely, best).sum() + _STRIDE * weights_of(rest, best).sum())
 
 
 def weights_of(row: Row, best: np.float32) -> Row:

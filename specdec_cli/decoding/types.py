@@ -93,7 +93,7 @@ class Verdict:
 
     path: tuple[int, ...]
     token: int
-    kind: Origin
+    origin: Origin
     p: tuple[float, ...] = ()
     q: tuple[float, ...] = ()
     distance: float | None = None
@@ -239,7 +239,7 @@ class Target(Protocol):
 AcceptRule: TypeAlias = Callable[[Draft, Rows, StandardSampler, np.random.Generator], Verdict]
 
 
-LIKELY = 0.5
+MIN_FIRST_CONFIDENCE = 0.5
 """The confidence that a drafter needs in its first token while a later drafter could still be asked."""
 
 
@@ -283,7 +283,7 @@ class LengthPolicy:
 
     def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
         """Drafter number `place` of several is next, perhaps the last: the policy to ask, and the most to draft."""
-        self.least_first = 0.0 if last else LIKELY
+        self.least_first = 0.0 if last else MIN_FIRST_CONFIDENCE
         return self, budget
 
     def expected_gain(self, room: int) -> float:
@@ -325,12 +325,8 @@ class LengthPolicy:
         """Learn of steps, with these tokens, in which this drafter wasn't asked or another one drafted."""
 
 
-REVIEWED = 24
+CATCH_UP_ROWS = 24
 """Rows that a draft model can be asked for in one pass: positions at which it compares itself when it catches up."""
-
-MAX_SNAPSHOTS = 8
-"""The longest draft for which llama.cpp keeps a recurrent state at each token; each costs a whole state. Its graph has
-no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
 
 
 class DraftModel(Protocol):
@@ -379,3 +375,8 @@ class DraftModel(Protocol):
 
     def rewind(self, length: int) -> None:
         """Drop everything from position `length` on."""
+
+
+MAX_SNAPSHOTS = 8
+"""The longest draft for which llama.cpp keeps a recurrent state at each token; each costs a whole state. Its graph has
+no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""

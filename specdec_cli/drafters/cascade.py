@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted, reason_of
-from specdec_cli.decoding.guard import to_read
+from specdec_cli.decoding.speculation import n_unread
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
 
 
@@ -30,7 +30,7 @@ class CascadeDrafter:
 
     def unread(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt the draft model has to read."""
-        return min(to_read(drafter, prompt) for drafter in self._drafters)
+        return min(n_unread(drafter, prompt) for drafter in self._drafters)
 
     def start(self, prompt: Sequence[int]) -> int:
         """Each part reads the prompt when it is first needed, as a part of its first draft."""

@@ -13,7 +13,7 @@ from copy import copy
 from itertools import accumulate
 from operator import mul
 
-from specdec_cli.decoding.types import LIKELY, NO_DRAFT, Draft, LengthPolicy, Step
+from specdec_cli.decoding.types import MIN_FIRST_CONFIDENCE, NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
 from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
 from specdec_cli.drafters.cursor import KINDS, LEAST_PASSAGE, LONGEST_MATCH, Cursor, Resumption
@@ -99,7 +99,7 @@ class NgramDrafter:
         than not. `ahead` is not taken in, for it may yet be taken back.
         """
         tokens, sure = self.sequel(context, ahead, budget)
-        count = next((i for i, confidence in enumerate(sure) if confidence < LIKELY), len(sure))
+        count = next((i for i, confidence in enumerate(sure) if confidence < MIN_FIRST_CONFIDENCE), len(sure))
         return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
 
     def sequel(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> tuple[list[int], list[float]]:

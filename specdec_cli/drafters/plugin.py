@@ -1,7 +1,7 @@
 """Drafters from other packages and programs. Their code may do anything, so it can't reach the state of the answer.
 
 It gets copies, or objects that can't be written to. What it returns is checked and converted once. Whatever it raises,
-even SystemExit, becomes an ordinary exception, and the answer continues without the drafter (`decoding.guard`).
+even SystemExit, becomes an ordinary exception, and the answer continues without the drafter (`decoding.speculation`).
 """
 
 from __future__ import annotations

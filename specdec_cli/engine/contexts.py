@@ -11,7 +11,7 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
-from specdec_cli.decoding.types import REVIEWED, DraftModel
+from specdec_cli.decoding.types import CATCH_UP_ROWS, DraftModel
 from specdec_cli.decoding.wording import counted
 from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
@@ -155,7 +155,7 @@ class Contexts:
                 model.use(kv, kv, costs)
             elif model.loaded.head and model.loaded.head != "medusa":
                 with self._weights.optional(model.role):
-                    self._open_head(model, REVIEWED, branches=1)
+                    self._open_head(model, CATCH_UP_ROWS, branches=1)
         self.draft = self.draft if self.drafts else None
         self.small = self.small if self.small and self.small.context else None
 
@@ -164,8 +164,8 @@ class Contexts:
         self.close()
         shapes = {
             "target": (plan.rows, min(plan.branches, plan.rows)),
-            "draft": (max(REVIEWED, plan.drafted_branches), plan.drafted_branches),
-            "small draft": (REVIEWED, 1),
+            "draft": (max(CATCH_UP_ROWS, plan.drafted_branches), plan.drafted_branches),
+            "small draft": (CATCH_UP_ROWS, 1),
         }
         free = host.available_memory()
         for model in self.all:

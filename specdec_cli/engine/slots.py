@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import REVIEWED
+from specdec_cli.decoding.types import CATCH_UP_ROWS
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
@@ -71,7 +71,7 @@ class Slots:
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
         interrupts = [session.interrupt for session in self.sessions]
         with nullcontext() if is_target else weights.optional(loaded.role):
-            rows, free = most_rows(rows, len(interrupts)) if is_target else REVIEWED, host.available_memory()
+            rows, free = most_rows(rows, len(interrupts)) if is_target else CATCH_UP_ROWS, host.available_memory()
             memory.require(loaded.header, held * len(interrupts), free, loaded.offloaded, rows, len(interrupts))
             return SharedContext(loaded.model, held, rows, loaded.threads, self.interrupt, interrupts, is_target)
         return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import REVIEWED, LengthPolicy, Step, Token
+from specdec_cli.decoding.types import CATCH_UP_ROWS, LengthPolicy, Step, Token
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
@@ -141,7 +141,7 @@ def _replay(answer: Answer, run: Run) -> None:
         draft_s = apart_s = 0.0
         # The policy knows how much more the answer may hold, not where it will end.
         if budget := min(policy.limit(max(MOST, length) - at - 1), length - at - 1, AHEAD):
-            for place in missed[-REVIEWED:] if behind > 2 else ():
+            for place in missed[-CATCH_UP_ROWS:] if behind > 2 else ():
                 policy.observe_counterfactual(answer.confidence[place], float(answer.accepted[place]))
             drafted, accepted, passes = _draft(policy, answer, at, budget)
             draft_s = draft_cost(behind - apart) + (passes - 1) * draft_cost(1)

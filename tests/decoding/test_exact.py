@@ -33,7 +33,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timed import FLAT, STEEP, Timed
 
-from specdec_cli.decoding import accept, guard, rules
+from specdec_cli.decoding import accept, rules, speculation
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
@@ -47,7 +47,7 @@ RULES = pytest.mark.parametrize("rule", ["match", "rejection"])
 
 @pytest.fixture(autouse=True)
 def a_drafter_that_fails_fails_the_test(monkeypatch):
-    monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, *_: action())
+    monkeypatch.setattr(speculation.Speculation, "_guarded", lambda self, action, *_: action())
 
 
 def test_a_walk_visits_every_outcome_with_its_probability():
@@ -400,7 +400,7 @@ def no_residual(draft, logits, sampler, rng):
 def bonus_of_q(draft, logits, sampler, rng):
     """Rejection sampling whose bonus token is drawn from the draft's last distribution."""
     verdict = accept.rejection(draft, logits, sampler, rng)
-    return replace(verdict, token=draft.q[-1].draw(rng)) if verdict.kind == "bonus" else verdict
+    return replace(verdict, token=draft.q[-1].draw(rng)) if verdict.origin == "bonus" else verdict
 
 
 def careless(draft, logits, sampler, rng):

@@ -32,13 +32,13 @@ def test_a_token_stands_where_the_target_finds_it_typical():
     spread = row(*[0.08] * 12, 0.04)
     assert verdict(Draft((3,)), spread, spread).path == (0,), "0.08 is much where nothing is likely"
     found = verdict(Draft((1, 0, 2), parents=(-1, -1, 1)), certain, certain, certain, certain)
-    assert found.path == (1,) and found.kind == "correction", "siblings are tried in their order"
+    assert found.path == (1,) and found.origin == "correction", "siblings are tried in their order"
 
 
 def test_greedy_is_match():
     greedy = SamplingOptions()
     found = verdict(Draft((0, 1)), *[row(0.5, 0.3, 0.2)] * 3, sampling=greedy)
-    assert (found.path, found.token, found.kind, found.distance) == ((0,), 0, "correction", None)
+    assert (found.path, found.token, found.origin, found.distance) == ((0,), 0, "correction", None)
     assert verdict(Draft(), row(0.5, 0.3, 0.2)).distance is None, "a place without a draft is exact"
 
 

@@ -1,4 +1,4 @@
-"""Keeps a failing drafter from failing the answer."""
+"""A drafter and its length policy, kept from failing the answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Speculation:
 
     def begin(self) -> None:
         """Once the target has read the prompt: tell the policy how much of it the drafter has to read."""
-        unread = self._guarded(lambda: to_read(self._drafter, self._prompt), len(self._prompt))
+        unread = self._guarded(lambda: n_unread(self._drafter, self._prompt), len(self._prompt))
         self._guarded(lambda: self._policy.begin(unread), None, _POLICY)
 
     def budget(self, room: int, most: int) -> int:
@@ -74,7 +74,7 @@ class Speculation:
             return NO_DRAFT
         return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
-    def show(self, draft: Draft, logits: Rows) -> None:
+    def show_rows(self, draft: Draft, logits: Rows) -> None:
         """Pass the rows that verify a draft to its drafter, if it asks for them."""
         if (observer := draft.row_observer) is not None:
             self._guarded(lambda: observer(logits), None)
@@ -107,7 +107,7 @@ class Speculation:
             return otherwise
 
 
-def to_read(drafter: Drafter, prompt: Sequence[int]) -> int:
+def n_unread(drafter: Drafter, prompt: Sequence[int]) -> int:
     """How many tokens of a prompt a drafter has to read. One with a draft model may have `unread`, which knows."""
     unread: Callable[[Sequence[int]], int] = getattr(drafter, "unread", len)
     return unread(prompt)
