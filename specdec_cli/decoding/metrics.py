@@ -47,10 +47,10 @@ class Metrics:
     sources: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
     probe_s: list[float] = field(default_factory=list)
-    """Seconds of steps without a draft, from the SETTLED-th in a row on: the target alone in this context."""
+    """Seconds of steps without a draft, from the SETTLED-th of a run of them on: the target alone in this context."""
     windows: list[float] = field(default_factory=list)
-    """Three numbers for each such row, of the steps since the row before it: in how many passes the target alone would
-    have made their tokens, how many seconds they took, and how many seconds a step of the row took, when the machine
+    """Three numbers for each such run, of the steps since the run before it: in how many passes the target alone would
+    have made their tokens, how many seconds they took, and how many seconds a step of the run took, when the machine
     was about as busy.
     """
     prefill_s: float = 0.0
@@ -65,7 +65,7 @@ class Metrics:
     """The sum of `distance` over the steps."""
     reason: FinishReason = "interrupted"
     notes: tuple[str, ...] = ()
-    _row: list[float] = field(default_factory=list)
+    _plain_run: list[float] = field(default_factory=list)
     """Seconds of the latest steps without a draft."""
     _began: float = 0.0
     _ended: float = 0.0
@@ -126,15 +126,15 @@ class Metrics:
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
         if is_plain(step):
-            self._row.append(step.at - self._ended - step.draft_s)  # its whole time, as in `windows`
-            if len(self._row) >= SETTLED:
-                self.probe_s.append(self._row[-1])
-        elif self._row:
-            settled = self._row[SETTLED - 1 :]
+            self._plain_run.append(step.at - self._ended - step.draft_s)  # its whole time, as in `windows`
+            if len(self._plain_run) >= SETTLED:
+                self.probe_s.append(self._plain_run[-1])
+        elif self._plain_run:
+            settled = self._plain_run[SETTLED - 1 :]
             if self._alone and sum(settled) > 0 and self._ended > self._began:
                 self.windows.extend((self._alone, self._ended - self._began, fmean(settled)))
                 self._began, self._alone = self._ended, 0
-            self._row.clear()
+            self._plain_run.clear()
         self._alone += alone
         self._ended = step.at
 
@@ -230,21 +230,6 @@ class Metrics:
 def is_plain(step: Step) -> bool:
     """Whether the target ran alone: nothing was drafted, and looking for a draft took next to no time."""
     return not step.drafted and not step.unread and step.draft_s < 0.05 * step.verify_s
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMemory:
-    """Bytes of one model: weights, repacked copies of them, cache, and other buffers."""
-
-    name: str
-    weights: int
-    repacked: int
-    cache: int
-    buffers: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.repacked + self.cache + self.buffers
 
 
 def _count(histogram: list[int], index: int, by: int = 1) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from specdec_cli.decoding.metrics import Metrics, ModelMemory
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import label
 from specdec_cli.decoding.wording import counted
 from specdec_cli.display.parts import bar, duration, spark
 from specdec_cli.display.tables import lines_table, note_lines
 from specdec_cli.engine.baseline import BaselineResult
+from specdec_cli.gguf.memory import ModelMemory
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.settings.options import AUTO
 from specdec_cli.user_files import format_bytes

@@ -10,7 +10,6 @@ from pathlib import Path
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.decoding.types import CATCH_UP_ROWS, DraftModel
 from specdec_cli.decoding.wording import counted
 from specdec_cli.drafters.reduced_draft import ReducedDraft
@@ -320,7 +319,7 @@ class PairCosts:
             passes.keep()
 
 
-def memory_of(models: Contexts) -> list[ModelMemory]:
+def memory_of(models: Contexts) -> list[memory.ModelMemory]:
     types, parts = library.repacked_types(), []
     for model in models.all:
         if model.loaded.head and model.path == models.target.path:
@@ -329,5 +328,5 @@ def memory_of(models: Contexts) -> list[ModelMemory]:
             needs = memory.footprint(model.loaded.header, context.n_ctx, types, context.max_rows)
             buffers = needs.buffers + needs.vocabulary
             weights = needs.weights + sum(adapter.size for adapter in model.loaded.adapters)
-            parts.append(ModelMemory(model.role, weights, needs.repacked, needs.cache, buffers))
+            parts.append(memory.ModelMemory(model.role, weights, needs.repacked, needs.cache, buffers))
     return parts

@@ -46,6 +46,21 @@ class Footprint:
         return self.weights + self.repacked + self.vocabulary + self.cache + self.buffers
 
 
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """Bytes of one model: weights, repacked copies of them, cache, and other buffers."""
+
+    name: str
+    weights: int
+    repacked: int
+    cache: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.repacked + self.cache + self.buffers
+
+
 def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: int = 0) -> Footprint:
     """The memory of a model with a context of `n_ctx` tokens. repacked: the tensor types that llama.cpp repacks here.
 

@@ -86,7 +86,7 @@ class Trial:
         object.__setattr__(self, "tokens_per_s", (len(self.tokens) - self.first) / self.decode_s if timed else None)
 
     @property
-    def decoded(self) -> int:
+    def unforced(self) -> int:
         """Tokens of the steps after the first, without forced ones."""
         return max(len(self.tokens) - self.first - self.forced, 0)
 
@@ -246,7 +246,7 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
         ttft_s=_median([trial.ttft_s for trial in answers]),
         tpot_ms=_ratio(1000, speed or 0),
         acceptance_rate=_ratio(total("accepted"), total("drafted")),
-        tokens_per_step=_ratio(total("decoded"), total("steps")),
+        tokens_per_step=_ratio(total("unforced"), total("steps")),
         speedup=geometric_interval(list(ratios.values())),
         per_position=per_position,
         shares={name: total(part) / decode for name, part in parts.items()} if decode else {},

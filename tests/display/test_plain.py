@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.divergence import Divergence
-from specdec_cli.decoding.metrics import Metrics, ModelMemory
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Done, LengthReason, Step, Token
 from specdec_cli.display.live import PlainDisplay
@@ -21,6 +21,7 @@ from specdec_cli.display.run_report import RunRecord, alone_line, run_details, r
 from specdec_cli.display.terminal import SafeConsole, SafeStream
 from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
 from specdec_cli.engine.generation_result import GenerationResult
+from specdec_cli.gguf.memory import ModelMemory
 from specdec_cli.measure import hardware
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.settings.config import Settings
