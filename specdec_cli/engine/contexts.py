@@ -95,7 +95,7 @@ class Contexts:
         self.target = ModelContext(weights.target)
         self.draft = ModelContext(weights.draft) if weights.draft else None
         self.small = ModelContext(weights.small) if weights.small else None
-        self.tuned_costs, self.tuning = weights.tuned_costs, weights.tuning
+        self.known_costs, self.tuning = weights.tuned_costs, weights.tuning
         self.plan: ContextPlan | None = None
         """What the open contexts have room for."""
         self.shared = False
@@ -211,7 +211,7 @@ class Contexts:
         def changed(threads: int) -> None:
             model.threads = threads
             costs.follow_threads()
-            self.tuned_costs = None
+            self.known_costs = None
             self.on_threads_changed()
             self._note_threads()
 
@@ -247,7 +247,7 @@ class Contexts:
 
     def use_threads(self, target: int, draft: int) -> None:
         """Set the CPU threads of the target and the draft model, and measure the costs again."""
-        self.tuned_costs = self.tuning = None
+        self.known_costs = self.tuning = None
         for model, threads in ((self.target, target), (self.draft, draft)):
             if model and model.context and model.costs:
                 model.threads = threads
@@ -269,20 +269,20 @@ class PairCosts:
 
     def of_pair(self, text: Sequence[int], budget_s: float = VERIFY_S + DRAFT_S) -> Costs:
         """The costs of both models' passes: tuned, saved, or measured on some text, in this order."""
-        if self._models.tuned_costs is not None:
-            return self._models.tuned_costs
+        if self._models.known_costs is not None:
+            return self._models.known_costs
         if self._models.draft is None:
             raise RuntimeError("there is no draft model")
         verify = self._models.target.open_costs.verify(text, budget_s * 0.7)
         return Costs(verify, self._models.draft.open_costs.draft(text, budget_s * 0.3))
 
     def verify(self, text: Sequence[int]) -> Curve:
-        tuned = self._models.tuned_costs
-        return tuned.verify if tuned else self._models.target.open_costs.verify(text)
+        known = self._models.known_costs
+        return known.verify if known else self._models.target.open_costs.verify(text)
 
-    def agree(self, text: Sequence[int]) -> Agreement:
+    def measure_agreement(self, text: Sequence[int]) -> Agreement:
         """Which passes of the target agree bit for bit. Measured once."""
-        return self._models.target.open_costs.agree(text)
+        return self._models.target.open_costs.measure_agreement(text)
 
     @property
     def agreement(self) -> Agreement | None:
@@ -298,8 +298,8 @@ class PairCosts:
     def two_over_one(self) -> float | None:
         """The time of the target's pass over two tokens, relative to one; None if not measured."""
         models = self._models
-        tuned, timed = models.tuned_costs, models.target.costs
-        points = tuned.verify.points if tuned else timed.expected if timed else {}
+        known, timed = models.known_costs, models.target.costs
+        points = known.verify.points if known else timed.expected if timed else {}
         return points[2] / points[1] if {1, 2} <= set(points) else None
 
     @property

@@ -205,7 +205,7 @@ class Session(AbstractContextManager["Session"]):
             context = target.open_kv
             if target.costs and target.costs.thread_tuner:
                 target.costs.thread_tuner.on = not settings.bitwise
-            agreement = self.costs.agree(prompt) if settings.bitwise else None
+            agreement = self.costs.measure_agreement(prompt) if settings.bitwise else None
             policy = self.drafting.policy(settings, prompt)  # before the drafter, because this may disable drafting
             answer = generate(
                 prompt,
@@ -370,7 +370,7 @@ class Generation:
         session.open(len(self.result.prompt), [settings])
         if settings.bitwise:
             with session.in_use:
-                session.costs.agree(self.result.prompt)
+                session.costs.measure_agreement(self.result.prompt)
 
     def __iter__(self) -> Generator[Event, None, None]:
         session, result = self._session, self.result
@@ -387,7 +387,7 @@ class Generation:
                 models.return_to(result.prompt, self._like.result.cached_tokens)
             result.notes += known[len(session.pair.notes) :]
             if result.settings.bitwise:
-                result.notes += session.costs.agree(result.prompt).notes
+                result.notes += session.costs.measure_agreement(result.prompt).notes
             number = session.answers + 1
         try:
             for event in session.events(result.prompt, result.seed, result.settings, self._wrap_rule):

@@ -79,7 +79,7 @@ class Slots:
     def _forget(self) -> None:
         """Begin again with the costs from before the first request."""
         for session in self.sessions:
-            session.models.tuned_costs = self._costs
+            session.models.known_costs = self._costs
             session.drafting.forget()
 
     def _measured(self) -> Costs:

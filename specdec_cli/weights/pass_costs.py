@@ -92,7 +92,7 @@ class PassCosts:
             self._add(draft=self._timed(text, _DRAFT_SIZES, 2, budget_s, 3))
         return Curve(self._kept.draft)
 
-    def agree(self, text: Sequence[int]) -> Agreement:
+    def measure_agreement(self, text: Sequence[int]) -> Agreement:
         """Which passes agree bit for bit. Measures it the first time, with a few hundred passes."""
         if self.thread_tuner is not None:
             self.thread_tuner.stop()  # another number of threads rounds differently; the next answer sets it again

@@ -153,7 +153,7 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
                 rows[:, rows[0].argsort()[-2]] += 3.0
             return rows
 
-        session.costs.agree(prompt)
+        session.costs.measure_agreement(prompt)
         alone = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
         monkeypatch.setattr(LlamaContext, "decode", rounds)
         answer = Transcript.of(session.events(prompt, 0))

@@ -88,7 +88,7 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
     agreed = Agreement(1, 3, 1, contexts, {4: 0.4})
     monkeypatch.setattr(costing, "measure_agreement", lambda *_: agreed)
     first = opened()
-    first.agree([1])
+    first.measure_agreement([1])
     first.keep()
     assert opened().agreement == (agreed if known else None)
 
