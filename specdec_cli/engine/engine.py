@@ -12,8 +12,8 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.generation_result import GenerationResult, text_of
+from specdec_cli.engine.parallel_answers import PARALLEL, ParallelAnswers
 from specdec_cli.engine.session import Generation, Session
-from specdec_cli.engine.together import PARALLEL, Together
 from specdec_cli.gguf.chat_template import template_of
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.settings.config import Settings
@@ -69,7 +69,7 @@ class Engine(AbstractContextManager["Engine"]):
         self._idle: list[Session] = []
         """The engine's own sessions without an answer; the one used last is used next."""
         self._lock = Lock()
-        self._together = Together(self.weights)
+        self._parallel = ParallelAnswers(self.weights)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -88,7 +88,7 @@ class Engine(AbstractContextManager["Engine"]):
         session = Session(self.weights, interrupt or self.interrupt, self._accept)
         session.on_close = self._forget
         with self._lock:
-            self._together.require_open()
+            self._parallel.require_open()
             self._sessions.append(session)
         return session
 
@@ -144,7 +144,7 @@ class Engine(AbstractContextManager["Engine"]):
             if (several := is_list_of_prompts(prompt)) or n is not None:
                 prompts = cast(Sequence[Prompt], prompt if several else [prompt])
                 count = 1 if n is None else n
-                return self._together.answers(session, prompts, sampling, speculative, system, raw, parallel, count)
+                return self._parallel.answers(session, prompts, sampling, speculative, system, raw, parallel, count)
             return session.generate(cast(Prompt, prompt), sampling, speculative, system=system, raw=raw)
         finally:
             self._idle.append(session)
@@ -216,7 +216,7 @@ class Engine(AbstractContextManager["Engine"]):
     def _idle_session(self) -> Session:
         """One of the engine's own sessions without an answer. The caller puts it back into `_idle` after the answer."""
         with self._lock:
-            self._together.require_open()
+            self._parallel.require_open()
             if self._idle:
                 return self._idle.pop()
         return self.session()
@@ -224,12 +224,12 @@ class Engine(AbstractContextManager["Engine"]):
     def close(self) -> None:
         """Close all sessions, which ends their answers, then free the weights."""
         for session in [*self._sessions]:
-            session.in_use.require_elsewhere()
-        self._together.close()
+            session.in_use.require_other_thread()
+        self._parallel.close()
         with self._lock:
             sessions = [*self._sessions]
         # They may share an interrupt, so no answer is ended before all sessions are.
-        for session in [session for session in sessions if session.in_use.ended().locked()]:
+        for session in [session for session in sessions if session.in_use.begin_closing().locked()]:
             session.interrupt.set()
         for session in sessions:
             session.close()

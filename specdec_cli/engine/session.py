@@ -68,9 +68,9 @@ class Session(AbstractContextManager["Session"]):
         self.clock: Callable[[], float] = perf_counter
         """The clock that times answers, in seconds."""
         self._accept = accept
-        self.in_use = _InUse()
+        self.in_use = _SessionLock()
         self.on_close: Callable[[Session], None] = lambda _session: None
-        self.answers = 0
+        self.n_answers = 0
         """How many answers have started. Starting one, or closing the session, ends the one before it."""
         self.latest: Generation | None = None
         """The answer that began last, not counting the target's own in a comparison: the cache still holds what this
@@ -200,7 +200,7 @@ class Session(AbstractContextManager["Session"]):
             rule = with_logprobs(rule, settings.logprobs)
         target = self.models.target
         with self.in_use:
-            self.answers = number = self.answers + 1
+            self.n_answers = number = self.n_answers + 1
             sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
             context = target.open_kv
             if target.costs and target.costs.thread_tuner:
@@ -221,7 +221,7 @@ class Session(AbstractContextManager["Session"]):
             )
         while True:
             with self.in_use:
-                if self.answers != number or target.kv is not context:
+                if self.n_answers != number or target.kv is not context:
                     raise _was_ended()
                 event = next(answer, None)
             if event is None:
@@ -300,9 +300,9 @@ class Session(AbstractContextManager["Session"]):
         """Save the measured costs and what drafting has shown, and free the contexts. An answer in another thread ends
         with an error after its current step. Raises SpecdecError within a step of the same thread.
         """
-        ended = self.in_use.ended()
-        self.answers += 1
-        with ended:
+        lock = self.in_use.begin_closing()
+        self.n_answers += 1
+        with lock:
             self.keep_costs()
             self.drafting.learning.keep()
             self.models.close()
@@ -314,7 +314,7 @@ def _was_ended() -> SpecdecError:
     return SpecdecError("the session was closed, or another answer has started on it", fix)
 
 
-class _InUse:
+class _SessionLock:
     """Held by the thread that computes in a session. Another one gets an error instead of waiting."""
 
     def __init__(self) -> None:
@@ -336,15 +336,17 @@ class _InUse:
         if self._closing and isinstance(error, Interrupted):
             raise _was_ended() from None
 
-    def require_elsewhere(self) -> None:
+    def require_other_thread(self) -> None:
         """Raise SpecdecError if this thread computes: closing the session would wait for itself."""
         if self._thread == get_ident():
             what = "a session can't be closed, or wait for a list of prompts, while it computes"
             raise SpecdecError(what, "Do that after the step.")
 
-    def ended(self) -> Lock:
-        """The lock, for closing the session after the step. Raises the error of `require_elsewhere`."""
-        self.require_elsewhere()
+    def begin_closing(self) -> Lock:
+        """Refuse further steps. Returns the lock, which is free after the current one. Raises the error of
+        `require_other_thread`.
+        """
+        self.require_other_thread()
         self._closing = True
         return self._lock
 
@@ -388,14 +390,14 @@ class Generation:
             result.notes += known[len(session.pair.notes) :]
             if result.settings.bitwise:
                 result.notes += session.costs.measure_agreement(result.prompt).notes
-            number = session.answers + 1
+            number = session.n_answers + 1
         try:
             for event in session.events(result.prompt, result.seed, result.settings, self._wrap_rule):
                 result.add(event)
                 yield event
         finally:
             # Skip this if the session was closed first, or another answer has started.
-            if (context := models.target.kv) and session.answers == number:
+            if (context := models.target.kv) and session.n_answers == number:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
                 result.conditions = conditions(models.target.threads, context.n_ctx)

@@ -397,7 +397,7 @@ def test_closing_an_engine_waits_for_another_thread_and_lets_no_other_begin(monk
         working = pool.submit(work, session)
         assert entered.wait(30)
         closing = pool.submit(engine.close)
-        wait_until(lambda: engine._together._closed)
+        wait_until(lambda: engine._parallel._closed)
         assert not wait([closing], 0.2).done
         with pytest.raises(SpecdecError, match="the engine was closed"):
             engine.generate(TOKENS)

@@ -23,7 +23,7 @@ PARALLEL = 8
 
 
 @dataclass(slots=True)
-class Together:
+class ParallelAnswers:
     """Answers lists of prompts with a pair's weights. The sessions stay open until a list needs others."""
 
     weights: Weights
@@ -85,7 +85,7 @@ class Together:
                 found[number].error = SpecdecError(f"the answer failed: {reason_of(error)}", "Fix the code it ran.")
 
         ready = [number for number, result in enumerate(found) if result.error is None]
-        self._require_elsewhere()
+        self._require_other_thread()
         with self._lock:
             try:
                 if ready:
@@ -109,17 +109,17 @@ class Together:
         """End all answers for good, each with an error, and close the sessions. Raises SpecdecError within a step of
         one of them.
         """
-        self._require_elsewhere()
+        self._require_other_thread()
         self._closed = True
         if scheduler := self._scheduler:
             scheduler.end()
         with self._lock:  # until those that were being opened are closed, too
             self._end()
 
-    def _require_elsewhere(self) -> None:
+    def _require_other_thread(self) -> None:
         """Raise SpecdecError within a step of a list, which would wait for itself."""
         for session in scheduler.slots.sessions if (scheduler := self._scheduler) else ():
-            session.in_use.require_elsewhere()
+            session.in_use.require_other_thread()
 
     def require_open(self) -> None:
         if self._closed:

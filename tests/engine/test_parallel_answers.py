@@ -65,7 +65,7 @@ def test_closing_the_engine_ends_a_list(engine):
     with ThreadPoolExecutor(1) as pool:
         how = SpeculativeConfig(accept=rule)
         answering = pool.submit(engine.generate, PROMPTS, sampling, how, parallel=1)
-        while not ((own := engine._together._scheduler) and own.jobs and len(own.waiting) == 4):
+        while not ((own := engine._parallel._scheduler) and own.jobs and len(own.waiting) == 4):
             assert not answering.done()
             sleep(0.001)
         seen.set()
@@ -104,7 +104,7 @@ def test_nor_does_a_step_close_the_engine_while_ctrl_c_ends_the_list(engine, mon
 def test_a_long_text_does_not_enlarge_the_contexts_of_more_sessions(engine):
     for prompts, large in (([[5] * 1000], True), (PROMPTS[:1], True), (PROMPTS, False)):
         engine.generate(prompts, SamplingParams(max_tokens=2))
-        assert (engine._together._scheduler.n_ctx > 1000) is large
+        assert (engine._parallel._scheduler.n_ctx > 1000) is large
 
 
 @pytest.mark.slow
