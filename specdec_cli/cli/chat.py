@@ -46,7 +46,7 @@ def chat(
     with ExitStack() as stack:
         with Interrupt() as interrupt:
             engine = stack.enter_context(loaded(settings, pair, interrupt))
-        conversation = Conversation(engine.session(), drops=ctx_policy == "drop")
+        conversation = Conversation(engine.session(), drops_oldest=ctx_policy == "drop")
         conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction, settings))
         session = ChatSession(conversation, interrupt)
         if resume:

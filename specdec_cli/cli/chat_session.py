@@ -135,7 +135,7 @@ class ChatSession:
 
     def do_regen(self, _: str) -> None:
         """answer the last message again"""
-        self._run(self.conversation.again())
+        self._run(self.conversation.regenerate())
 
     def do_undo(self, _: str) -> None:
         """remove a file that waits, or the last message and its answer"""
@@ -176,7 +176,7 @@ class ChatSession:
             values = getattr(conversation, which)
             if name in options_of(type(values)):
                 values = replace(values, **{name: check_value(name, text.strip(), text=True)})
-                conversation.go_by(**{which: values})
+                conversation.set_options(**{which: values})
                 return
         what = f"there is no option {written!r} to set"
         raise UsageError(what, "For example: /set temp 0.7. /show lists the options.")
@@ -235,7 +235,7 @@ class ChatSession:
         names = (conversation.settings.drafter, self._drafter, conversation.session.settings.drafter, AUTO)
         self._drafter = next(name for name in names if name != "none")
         drafter = "none" if argument == "off" else self._drafter
-        conversation.go_by(speculative=replace(conversation.speculative, drafter=drafter))
+        conversation.set_options(speculative=replace(conversation.speculative, drafter=drafter))
         self.say(f"drafts are {argument}")
 
 

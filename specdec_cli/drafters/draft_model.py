@@ -37,7 +37,7 @@ class ModelDrafter:
         if context.translation is not None:
             return TranslatedDrafter(context.model, context.translation, context.sampler, context.draws, context.rng)
         return cls(
-            context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width, context.guide
+            context.model, context.n_shared, context.sampler, context.draws, context.rng, context.width, context.guide
         )
 
     def __init__(

@@ -63,7 +63,7 @@ class LookaheadShape:
 
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
-    """model: the draft model's context, for drafters that need one. n_vocab: ids that the target shares with it.
+    """model: the draft model's context, for drafters that need one. n_shared: ids that the target shares with it.
 
     sampler makes the target's p, and so the draft's q. draws: draw from q, for all rules but `match`; else propose the
     most likely token, which `match` accepts most of. rng: for the draft's draws, apart from the target's. width: how
@@ -75,7 +75,7 @@ class DrafterContext:
     """
 
     model: DraftModel | None
-    n_vocab: int
+    n_shared: int
     sampler: StandardSampler
     draws: bool
     rng: np.random.Generator = field(default_factory=np.random.default_rng)

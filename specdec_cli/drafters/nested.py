@@ -40,7 +40,7 @@ class NestedDrafter(ModelDrafter):
     def __init__(self, outer: str, guesser: Guesser, context: DrafterContext) -> None:
         if context.model is None:
             raise ValueError("this drafter needs a draft model")
-        super().__init__(context.model, context.n_vocab, context.sampler, context.draws, context.rng)
+        super().__init__(context.model, context.n_shared, context.sampler, context.draws, context.rng)
         self.name = f"{outer}<{guesser.name}"
         self._guesser = guesser
         self._pace = _FIRST_PACE

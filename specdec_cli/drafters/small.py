@@ -23,7 +23,7 @@ class SmallDrafter(ModelDrafter):
     def create(cls, context: DrafterContext) -> SmallDrafter:
         if context.small is None:
             raise ValueError("this drafter needs a second draft model")
-        return cls(context.small, context.n_vocab, context.sampler, context.draws, context.rng)
+        return cls(context.small, context.n_shared, context.sampler, context.draws, context.rng)
 
     def start(self, prompt: Sequence[int]) -> int:
         """Read the prompt. If this model can't, the model that it drafts for continues without it."""

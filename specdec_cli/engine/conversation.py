@@ -38,13 +38,13 @@ class ReadText:
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages, and what the models have read of them. drops: whether a full context drops the oldest turns, but never
-    the system message. sampling, speculative: for the next answer.
+    """Messages, and what the models have read of them. drops_oldest: whether a full context drops the oldest turns, but
+    never the system message. sampling, speculative: for the next answer.
     """
 
     session: Session
     messages: list[dict[str, str]] = field(default_factory=list)
-    drops: bool = True
+    drops_oldest: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     oldest: Message | None = None
@@ -95,7 +95,7 @@ class Conversation:
         """The settings of the next answer."""
         return self.session.settings_of(self.sampling, self.speculative)
 
-    def go_by(self, sampling: SamplingParams | None = None, speculative: SpeculativeConfig | None = None) -> None:
+    def set_options(self, sampling: SamplingParams | None = None, speculative: SpeculativeConfig | None = None) -> None:
         """Change the settings of the next answers. Raises UsageError on invalid values, and then changes nothing."""
         sampling, speculative = sampling or self.sampling, speculative or self.speculative
         self.session.settings_of(sampling, speculative)
@@ -133,7 +133,7 @@ class Conversation:
         elif answer:
             self.undo()
 
-    def again(self) -> Generation:
+    def regenerate(self) -> Generation:
         """Another answer to the last message. `keep` replaces the last answer with it."""
         self._settle()
         if not any(message["role"] == "user" for message in self.messages):
@@ -193,7 +193,7 @@ class Conversation:
         most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
         answer = max(LEAST_ANSWER, min(self.settings.max_tokens, most // 4))
         system = self._n_system
-        first = system + (self.n_dropped if self.drops else 0)
+        first = system + (self.n_dropped if self.drops_oldest else 0)
         questions = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
 
         def prompt_from(first: int) -> ReadText:
@@ -212,7 +212,7 @@ class Conversation:
         if not most or len(prompt.tokens) + answer <= most:
             return prompt, first
         _, *later = [i for i in questions if i >= first]
-        if later and self.drops:
+        if later and self.drops_oldest:
             # After a long question there may be room for earlier ones, but not for several turns more.
             places = (place(later, room) for room in (several, most - answer, most - LEAST_ANSWER))
             first = later[next((i for i in places if i < len(later) - 1), -1)]

@@ -72,7 +72,7 @@ class Drafting:
         models = self._models
         context = DrafterContext(
             model=models.draft.draft_model if models.draft else None,
-            n_vocab=self._weights.pair.n_shared,
+            n_shared=self._weights.pair.n_shared,
             sampler=sampler,
             draws=settings.accept != "match",
             width=settings.tree,

@@ -199,7 +199,7 @@ class Engine(AbstractContextManager["Engine"]):
         conversation = Conversation(self.session())
         conversation.system = system
         try:
-            conversation.go_by(sampling, speculative)
+            conversation.set_options(sampling, speculative)
         except SpecdecError:
             conversation.close()
             raise

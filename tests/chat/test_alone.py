@@ -71,9 +71,9 @@ def alone(answer):
 def test_an_equal_answer_is_called_equal_in_each_turn(conversation):
     """By the settings that it had, whatever they are now."""
     for turn in range(3):
-        conversation.go_by(SamplingParams(temperature=0.4 * turn, seed=3))
+        conversation.set_options(SamplingParams(temperature=0.4 * turn, seed=3))
         answer = ask(conversation, f"Question {turn}?")
-        conversation.go_by(SamplingParams(temperature=0.0, max_tokens=5))
+        conversation.set_options(SamplingParams(temperature=0.0, max_tokens=5))
         for _ in range(2):
             found, own = alone(answer)
             assert found.identical and own.tokens == answer.result.tokens and found.speedup is None
@@ -85,7 +85,7 @@ def test_an_equal_answer_is_called_equal_in_each_turn(conversation):
 def test_rounding_is_proved_also_where_a_cache_was_reused(conversation, rounds, temperature):
     proved = set()
     for turn in range(12):
-        conversation.go_by(SamplingParams(temperature=temperature, seed=turn))
+        conversation.set_options(SamplingParams(temperature=temperature, seed=turn))
         answer = ask(conversation, f"Question {turn}?")
         found, own = alone(answer)
         assert own.cached_tokens == answer.result.cached_tokens and bool(own.cached_tokens) == bool(turn)

@@ -136,7 +136,7 @@ def test_a_template_text_gets_no_space_after_what_was_read(talk, monkeypatch):
 def test_turns_are_answered_again_taken_back_and_changed(talk):
     with talk() as conversation:
         with pytest.raises(UsageError, match="no message"):
-            conversation.again()
+            conversation.regenerate()
         assert conversation.undo() is None
         conversation.session.interrupt.set()
         with pytest.raises(Interrupted):
@@ -145,7 +145,7 @@ def test_turns_are_answered_again_taken_back_and_changed(talk):
         conversation.session.interrupt.clear()
         ask(conversation, "one")
         second, _ = ask(conversation, "two")
-        again, reads = told(conversation, conversation.again())
+        again, reads = told(conversation, conversation.regenerate())
         assert again.tokens == second.tokens and max(reads) <= 2 and len(conversation.messages) == 4
         assert conversation.undo() == "two" and len(conversation.messages) == 2
         other, _ = ask(conversation, "three")
@@ -166,12 +166,12 @@ def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(talk
             assert text.startswith("[system] SYSTEM\n[user]") and f"Question {turn}" in text
             assert len(answer.prompt) + 64 <= 256 and answer.complete
         assert "Question 0" not in text and conversation.n_dropped and len(conversation.messages) == 17
-        conversation.drops = False
+        conversation.drops_oldest = False
         with pytest.raises(ContextFull, match="fills the context of 256") as full:
             conversation.ask("One more?")
         assert len(conversation.messages) == 17, "the message is not kept"
         assert str(pickle.loads(pickle.dumps(full.value))) == str(full.value)
-        conversation.drops = True
+        conversation.drops_oldest = True
         with pytest.raises(ContextFull):
             conversation.ask("long " * 300)
 
