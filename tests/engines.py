@@ -1,5 +1,6 @@
 """Models in memory: the one place where tests load them and open a pair as the engine does."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from serving import TEMPLATE
 
 import specdec_cli
 from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -44,6 +46,16 @@ def session_of(engine):
 
     session.close = close
     return session
+
+
+@contextmanager
+def wrapped_rule(session, wrapper):
+    """Let the answers that begin in this block call their acceptance rule through a wrapper."""
+    session._rule = lambda settings: wrapper(Session._rule(session, settings))
+    try:
+        yield
+    finally:
+        del session._rule
 
 
 @pytest.fixture(scope="session")

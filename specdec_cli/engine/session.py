@@ -102,10 +102,8 @@ class Session(AbstractContextManager["Session"]):
         system: str | None = None,
         raw: bool = False,
         reuse: bool = True,
-        wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> Generation:
-        """An answer to iterate over; its result is complete after that. reuse: continue from the KV cache. wrap_rule:
-        wraps the acceptance rule, to observe what the rule sees.
+        """An answer to iterate over; its result is complete after that. reuse: continue from the KV cache.
 
         Passes of different widths round differently, so a reused KV cache may differ in the last bits from one that is
         computed anew. With --bitwise nothing is reused.
@@ -118,7 +116,7 @@ class Session(AbstractContextManager["Session"]):
         text = self.weights.tokenize(prompt, system, raw, self.interrupt.is_set, settings.template_variables)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
-        return Generation(self, result, reuse, wrap_rule)
+        return Generation(self, result, reuse)
 
     def generate(
         self,
@@ -188,16 +186,12 @@ class Session(AbstractContextManager["Session"]):
         prompt: Sequence[int],
         seed: int,
         settings: Settings | None = None,
-        wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
         written: int = 0,
     ) -> Iterator[Event]:
         """Decode an answer to a prompt's tokens in the open contexts. written: how many of the prompt's last tokens are
         a part of the answer that was decoded before.
         """
         settings = settings or self.settings
-        rule = rules.RULES[settings.accept]
-        if settings.logprobs is not None:
-            rule = with_logprobs(rule, settings.logprobs)
         target = self.models.target
         with self.in_use:
             self.n_answers = number = self.n_answers + 1
@@ -212,7 +206,7 @@ class Session(AbstractContextManager["Session"]):
                 LlamaTarget(context, agreement, longest_draft(settings, target.model.rewinds)),
                 self.drafting.drafter(settings, sampler, seed, written),
                 policy,
-                wrap_rule(rule) if wrap_rule else rule,
+                self._rule(settings),
                 sampler,
                 np.random.default_rng(seed),
                 TextStream(target.model.piece, settings.stop),
@@ -227,6 +221,10 @@ class Session(AbstractContextManager["Session"]):
             if event is None:
                 return
             yield event
+
+    def _rule(self, settings: Settings) -> AcceptRule:
+        rule = rules.RULES[settings.accept]
+        return rule if settings.logprobs is None else with_logprobs(rule, settings.logprobs)
 
     def paired_speeds(
         self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
@@ -359,11 +357,10 @@ class Generation:
         session: Session,
         result: GenerationResult,
         reuse: bool,
-        wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
         like: Generation | None = None,
     ) -> None:
         self.result = result
-        self._session, self._wrap_rule, self._like = session, wrap_rule, like
+        self._session, self._like = session, like
         self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
@@ -392,7 +389,7 @@ class Generation:
                 result.notes += session.costs.measure_agreement(result.prompt).notes
             number = session.n_answers + 1
         try:
-            for event in session.events(result.prompt, result.seed, result.settings, self._wrap_rule):
+            for event in session.events(result.prompt, result.seed, result.settings):
                 result.add(event)
                 yield event
         finally:

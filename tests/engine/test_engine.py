@@ -14,7 +14,7 @@ import ggufs
 import numpy as np
 import pytest
 from driver import DRAFT, TARGET, run
-from engines import loaded
+from engines import loaded, wrapped_rule
 from hub_pairs import BIG, BIG_FILE, NAME, SMALL, SMALL_FILE, wait_until
 
 import specdec_cli
@@ -278,8 +278,9 @@ def test_log_probabilities_are_the_targets_own(session, temperature):
 
     sampling = SamplingParams(temperature=temperature, max_tokens=20, seed=1, logprobs=3)
     found = [token for step in session.generate(PROMPT, sampling).metrics.history for token in step.tokens]
-    alone = session.start(PROMPT, sampling, SpeculativeConfig(drafter="none"), wrap_rule=watching)
-    own = [token.id for event in alone if isinstance(event, Step) for token in event.tokens]
+    with wrapped_rule(session, watching):
+        alone = session.start(PROMPT, sampling, SpeculativeConfig(drafter="none"))
+        own = [token.id for event in alone if isinstance(event, Step) for token in event.tokens]
     assert [token.id for token in found] == own and len(rows) == 20
     for token, row in zip(found, rows, strict=True):
         expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
@@ -355,8 +356,8 @@ def holding(entered, leave):
 
 def test_a_second_thread_in_a_session_is_refused_at_once(session):
     entered, leave = threading.Event(), threading.Event()
-    first = session.start(PROMPT, SamplingParams(max_tokens=3), wrap_rule=holding(entered, leave))
-    with ThreadPoolExecutor(1) as pool:
+    first = session.start(PROMPT, SamplingParams(max_tokens=3))
+    with wrapped_rule(session, holding(entered, leave)), ThreadPoolExecutor(1) as pool:
         pool.submit(list, first)
         assert entered.wait(30)
         for compute in (
@@ -410,10 +411,11 @@ def test_closing_an_engine_waits_for_another_thread_and_lets_no_other_begin(monk
 def test_closing_an_engine_ends_each_answer_with_an_error():
     entered, leave = threading.Event(), threading.Event()
     engine = load_engine(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1, ctx=8192)
-    held = engine.session().start(PROMPT, wrap_rule=holding(entered, leave))
+    session = engine.session()
+    held = session.start(PROMPT)
     free = engine.stream(PROMPT, SamplingParams(max_tokens=5000))
     next(free)
-    with ThreadPoolExecutor(3) as pool:
+    with wrapped_rule(session, holding(entered, leave)), ThreadPoolExecutor(3) as pool:
         first = pool.submit(list, held)
         assert entered.wait(30)
         second, closing = pool.submit(list, free), pool.submit(engine.close)
@@ -444,8 +446,10 @@ def test_a_session_is_not_closed_in_its_own_step():
                     close()
             return rule
 
-        answer = session.start(PROMPT, SamplingParams(max_tokens=3), wrap_rule=wrapped)
-        assert [*answer] and answer.result.finish_reason == "length"
+        answer = session.start(PROMPT, SamplingParams(max_tokens=3))
+        with wrapped_rule(session, wrapped):
+            assert [*answer]
+        assert answer.result.finish_reason == "length"
         assert [*other], "a close that is refused ends no other answer"
 
 

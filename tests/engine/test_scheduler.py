@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-from engines import open_session
+from engines import open_session, wrapped_rule
 from faulty_drafters import raising
 
 from specdec_cli import SamplingParams, SpeculativeConfig
@@ -38,13 +38,13 @@ WAYS = (
 class Noted(list):
     """The rows by which the tokens of an answer were chosen."""
 
-    def watch(self, rule):
-        def noting(draft, rows, sampler, rng):
+    def noting(self, rule):
+        def judge(draft, rows, sampler, rng):
             verdict = rule(draft, rows, sampler, rng)
             self.extend(np.array(rows[node + 1]) for node in (-1, *verdict.path))
             return verdict
 
-        return noting
+        return judge
 
 
 class Answers:
@@ -56,14 +56,15 @@ class Answers:
 
     def ask(self, prompt, sampling=None, speculative=None, number=None, each=lambda event: None):
         number = len(self.noted) if number is None else number
-        watch = self.noted[number].watch
+        noting = self.noted[number].noting
 
         def work(session):
             try:
-                answer = session.start(prompt, sampling, speculative, raw=True, wrap_rule=watch)
+                answer = session.start(prompt, sampling, speculative, raw=True)
                 self.results[number] = answer.result
-                for event in answer:
-                    each(event)
+                with wrapped_rule(session, noting):
+                    for event in answer:
+                        each(event)
             except SpecdecError as error:
                 self.results[number] = error
             finally:
@@ -98,8 +99,9 @@ def alone():
         for text in PROMPTS:
             for number, way in enumerate(WAYS):
                 noted = Noted()
-                answer = session.start(text, *way, raw=True, wrap_rule=noted.watch)
-                assert [*answer]
+                answer = session.start(text, *way, raw=True)
+                with wrapped_rule(session, noted.noting):
+                    assert [*answer]
                 answered[text, number] = answer.result, noted
     return answered
 
