@@ -255,8 +255,8 @@ class Candidate:
 
 class LengthPolicy:
     """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the same step;
-    and it is asked before a token is drawn: to drop one for what it turned out to be would bias the output. By default
-    it takes the draft's confidence for what it is, and always goes on, as far as there is room.
+    and it is asked before a token is drawn: to drop one for what it turned out to be would bias the output. The base
+    class drafts as long as there is room, and takes the confidence as the probability of acceptance.
     """
 
     why: LengthReason = LengthReason.NONE
@@ -264,7 +264,7 @@ class LengthPolicy:
     uses_confidence: bool = True
     """Whether `should_draft` needs the draft's confidence, which may cost a softmax a token."""
     extends: bool = False
-    """Whether `extend` may want a sequel, which takes microseconds to find."""
+    """Whether to look for a known continuation and call `extend`; looking takes microseconds."""
     least_first: float = 0.0
     """The least confidence in a first token, where a later drafter could be asked instead."""
     rival_gain: float = 0.0
@@ -304,14 +304,14 @@ class LengthPolicy:
         return next(stops, len(confidences))
 
     def extend(self, drafted: int, confidences: Sequence[float]) -> int:
-        """How many tokens of a sequel that costs nothing to end a draft of `drafted` tokens with; 0: the draft model
-        goes on. confidences: in each of its tokens, if those before it are accepted.
+        """How many tokens of a known continuation to append to a draft of `drafted` tokens; 0: the draft model drafts
+        on. confidences: in each of its tokens, if those before it are accepted.
         """
         return 0
 
     def rate(self, sibling_index: int, confidence: float) -> float:
-        """The probability that a token of a tree stands, given that what it follows does and that its earlier siblings
-        do not. confidence: the draft's own idea of that.
+        """The probability that the target accepts a token, given that its ancestors are accepted and its earlier
+        siblings rejected. confidence: the draft's own estimate of that.
         """
         return confidence
 
@@ -319,7 +319,7 @@ class LengthPolicy:
         """Learn how sure the draft would have been at a position without one, and how often right (0 to 1)."""
 
     def observe(self, step: Step, own_time: bool = True) -> None:
-        """Learn from what came of a step. own_time: whether the time it took to draft nothing is this drafter's."""
+        """Learn from a finished step. own_time: whether this drafter spent the draft time of a step without a draft."""
 
     def observe_others(self, steps: int, tokens: Sequence[int]) -> None:
         """Learn of steps, with these tokens, in which this drafter wasn't asked or another one drafted."""

@@ -27,12 +27,12 @@ _PATIENCE = 128
 """Tokens without a draft after which the next answer begins like a new start, doubling until a draft gains something.
 """
 _HANDS_OVER = 0.8
-"""A draft goes on in a known passage if that promises so much of what the draft model promises. With 1, edits by
-Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
+"""A draft continues in a known passage if that promises at least this share of what the draft model promises. With 1,
+edits by Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
 
 
 class AutoLength(LengthPolicy):
-    """As many tokens as pay, step by step, none included.
+    """Drafts as many tokens as pay in each step, possibly none.
 
     A plan says when to draft on: `optimal_stopping` makes it from what passes cost and what the draft's confidence is
     worth. A budget says what drafts may lose, and how hopeful the plan is: while much is left, drafting is also tried

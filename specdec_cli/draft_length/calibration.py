@@ -131,14 +131,16 @@ class SiblingCalibration:
         self.drafted.append((sibling_index, bin_of(confidence)))
 
     def rate(self, sibling_index: int, confidence: float, hope: float = 0.0) -> float:
-        """The probability that such a token stands, given that what it follows does and its earlier siblings do not."""
+        """The probability that the target accepts a token, given that its ancestors are accepted and its earlier
+        siblings rejected.
+        """
         return self._of(sibling_index).rate(bin_of(confidence), hope)
 
     def learn(self, step: Step) -> None:
-        for node, stands in outcomes(step):
+        for node, accepted in outcomes(step):
             if node < len(self.drafted):
                 sibling_index, at = self.drafted[node]
-                self._of(sibling_index).learn(at, float(stands))
+                self._of(sibling_index).learn(at, float(accepted))
 
     def _of(self, sibling_index: int) -> Calibration:
         if sibling_index not in self._calibrations:
@@ -147,7 +149,7 @@ class SiblingCalibration:
 
 
 def outcomes(step: Step) -> Sequence[tuple[int, bool]]:
-    """The tokens of a draft that were put to the test, each with whether it stands."""
+    """The draft tokens that the target tested, each with whether it was accepted."""
     path = step.accepted_path
     settled, tried = set[int](), []
     for node, parent in enumerate(step.all_parents):

@@ -8,8 +8,8 @@ from specdec_cli.decoding.types import LengthPolicy, LengthReason, Step
 
 _UNLIMITED = 1 << 30
 _NAP = 7
-"""Steps without asking anybody after one in which no policy wanted a draft: asking takes 20 microseconds, which is 5%
-of a step of a small target."""
+"""After a step in which no policy wanted a draft, how many steps to skip without asking any: asking takes 20
+microseconds, which is 5% of a step of a small target."""
 
 
 class CascadeLength(LengthPolicy):

@@ -22,8 +22,8 @@ speedup; at most 128 keeps probes under 3 % of the steps. With 8 at first, texts
 
 
 class LiveCurve(Curve):
-    """A measured curve that follows the passes: each moves all points, for what slows one pass slows all, and its own
-    point further, at first much. What was measured counts as much as two passes. seen: passes by size.
+    """A measured curve, corrected by later passes. A pass moves all points, because what slows one size slows all, and
+    its own point more. What was measured counts as much as two passes. seen: passes by size.
     """
 
     def __init__(self, curve: Curve) -> None:
@@ -35,7 +35,7 @@ class LiveCurve(Curve):
         return self._scale * super().__call__(n)
 
     def observe(self, tokens: int, seconds: float) -> float:
-        """A pass over so many tokens took so long. Returns by which factor all sizes cost more now."""
+        """A pass over `tokens` tokens took `seconds`. Returns the factor by which all sizes now cost more."""
         surprise = min(max(math.log(seconds / self(tokens)), -NOISE), NOISE)
         at = bisect_left(self._tokens, tokens)
         if at == len(self._tokens) or self._tokens[at] != tokens:
@@ -56,7 +56,7 @@ class LiveCurve(Curve):
 
 
 class BaselineProbe:
-    """When some steps draft nothing, only to time the target alone: so many in a row, the last of which is timed."""
+    """Decides when a few steps in a row draft nothing, to time the target alone; only the last is timed."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -82,7 +82,7 @@ class SharedLoad:
     def __init__(self) -> None:
         self.answers = 1
         self.probing = False
-        """Whether nobody is to draft now, so that it is known what passes cost then."""
+        """Whether no answer may draft now, to measure passes without drafts."""
         self.calibrations: dict[str, Calibration] = {}
         """What drafts are worth, by how they are made: what one answer shows is true of the others."""
         self._curves: dict[str, LiveCurve] = {}

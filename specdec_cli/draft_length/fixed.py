@@ -10,8 +10,8 @@ class FixedLength(LengthPolicy):
     """Always up to `tokens`, fewer where the draft's confidence falls below `min_p`.
 
     whole: also where fewer may still follow, for drafters whose drafts are wider than long.
-    Which token of a tree to add next takes an estimate of what stands. That depends on whether decoding is greedy, and
-    is learned from one answer to the next.
+    To choose the next token of a tree, it estimates acceptance, which depends on whether decoding is greedy, and learns
+    it from answer to answer.
     """
 
     def __init__(self, tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> None:

@@ -109,7 +109,7 @@ class KnownLength(LengthPolicy):
         return self._best(list(accumulate(sure, mul)))
 
     def _best(self, chances: Sequence[float]) -> int:
-        """How many tokens pay best. chances: that each of them stands, with all that it follows."""
+        """How many tokens pay best. chances: the probability that each token and all before it are accepted."""
         costs, risk = self._costs, max(self._budget.risk, self._stake)
         one = costs.verify(1)
         alone = one + costs.other
@@ -183,7 +183,7 @@ class WholeDraftLength(KnownLength):
         return self._costs.longest if self._searches else 0
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
-        """Whether a draft of one token more than `drafted` may be sent, all of which could be in vain."""
+        """Whether a draft of `drafted` + 1 tokens may be sent, even if all of it is rejected."""
         loss = self._costs.verify(drafted + 2) / self._costs.verify(1) - 1
         if loss <= self._budget.left:
             self._needs = 0.0

@@ -44,6 +44,6 @@ class LossBudget:
         self.left = min(self.left + _SHARE * steps, _MOST)
 
     def add(self, gain: float) -> None:
-        """A draft has gained so much, or lost it."""
+        """Count what a draft gained, or lost if negative, in steps of the target alone."""
         self.left = min(self.left + gain, _MOST)
         self.debt = max(self.debt - gain, 0.0)

@@ -3,8 +3,8 @@
 Decoding is a renewal process: tokens per second are E[tokens per step] / E[seconds per step], and the policy that
 maximises the quotient maximises E[tokens] - L * E[seconds] for the L that makes the maximum 0. For a given L, the
 best choice after each drafted token follows by backward induction over (tokens drafted, probability that all of
-them stand). Looking further than one token matters: where the second row of a batch is dear and the third cheap,
-no single token ever pays, and three do.
+them are accepted). Looking further than one token matters: where the second row of a batch is expensive and the third
+cheap, no single token ever pays, and three do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 _STEP = 0.1
 _SIZE = 48
 _REACH = np.exp(-_STEP * np.arange(_SIZE))
-"""A grid for the probability that all drafted tokens stand: 1 down to 0.009."""
+"""A grid for the probability that all drafted tokens are accepted: 1 down to 0.009."""
 _PLACES = np.arange(_SIZE, dtype=np.float64)
 _NEVER = 2.0
 """A threshold that no probability reaches."""
@@ -26,10 +26,10 @@ _NEVER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When to go on. add[i]: with i tokens drafted, take the next if the probability that it and all before it stand
-    is at least this. look[i]: with i tokens drafted, spend a pass on the next one's confidence if the probability
-    that all stand is at least this. throughput: the tokens per second to expect; alone: without drafting. gain:
-    seconds to expect to be saved with each step.
+    """When to go on. add[i]: with i tokens drafted, take the next if the probability that it and all before it are
+    accepted is at least this. look[i]: with i tokens drafted, spend a pass on the next one's confidence if the
+    probability that all are accepted is at least this. throughput: the tokens per second to expect; alone: without
+    drafting. gain: seconds to expect to be saved with each step.
     """
 
     add: list[float]

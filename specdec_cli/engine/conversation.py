@@ -200,7 +200,7 @@ class Conversation:
             return self._prompt_of([*self.messages[:system], *self.messages[first:]])
 
         def place(starts: Sequence[int], room: int) -> int:
-            """Of the first start from which a prompt has at most so many tokens, or else of the last one."""
+            """The index of the first start from which a prompt has at most `room` tokens, else of the last."""
             return bisect_left(starts[:-1], True, key=lambda i: len(prompt_from(i).tokens) <= room)
 
         several = most - answer - most // 4  # leaves room for several turns more

@@ -134,10 +134,10 @@ class Engine(AbstractContextManager["Engine"]):
     ) -> GenerationResult | list[GenerationResult]:
         """The answer to a prompt. Takes the arguments and raises the errors of `stream`.
 
-        For a list of prompts, their answers in order; with `n`, so many to each prompt, which is read only once, with
-        the seeds seed, seed + 1 and so on. They are computed together, at most `parallel` at a time. If one fails, its
-        result has the `error`, and the others go on. Shared passes round differently from those of a single answer, so
-        a near-tie may turn out differently.
+        For a list of prompts, their answers in order. With `n`, `n` answers to each prompt, which is read only once,
+        with the seeds seed, seed + 1 and so on. They are computed together, at most `parallel` at a time. If one fails,
+        its result has the `error`, and the others go on. Shared passes round differently from those of a single answer,
+        so a near-tie may turn out differently.
         """
         session = self._idle_session()
         try:

@@ -133,7 +133,7 @@ class ParallelAnswers:
             self._scheduler = None
 
     def _opened(self, count: int, n_ctx: int, waiting: int) -> Scheduler:
-        """A scheduler of so many sessions, each with at least n_ctx tokens, for which so many jobs may wait."""
+        """A scheduler with `count` sessions of at least n_ctx tokens, and room for `waiting` jobs."""
         kept, slots = self._scheduler, (count, max(waiting, self._slots[1]))
         if kept is None or kept.n_ctx < n_ctx or self._slots != slots:
             n_ctx = max(n_ctx, kept.n_ctx if kept and count <= self._slots[0] else 0)

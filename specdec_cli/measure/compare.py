@@ -47,7 +47,7 @@ _LEAST_ROOM = 16
 Update = Callable[[int, int], None]
 """Called after each trial with the number of trials so far and of all."""
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]
-"""What is shown of a result that may come from anybody."""
+"""Text from a result file, which may come from anyone."""
 _RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts", "temp": "temperature"}
 """Names of fields in older results, and their names now."""
 
