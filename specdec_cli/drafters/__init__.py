@@ -169,9 +169,9 @@ def create_cascade(names: Sequence[str], contexts: Sequence[DrafterContext]) -> 
     guided by an earlier drafter that can.
     """
     made = list[Drafter]()
-    for name, own in zip(names, contexts, strict=True):
+    for name, context in zip(names, contexts, strict=True):
         guide = next((earlier for earlier in made if hasattr(earlier, "sequel")), None)
-        made.append(create(name, replace(own, guide=cast(Guide, guide))))
+        made.append(create(name, replace(context, guide=cast(Guide, guide))))
     if len(made) > 1:
         return CascadeDrafter(made, contexts[0].sampler.constraint)
     return made[0] if made else NoDrafter()

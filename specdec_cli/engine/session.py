@@ -157,16 +157,16 @@ class Session(AbstractContextManager["Session"]):
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
             changes["accept"] = "coupled"
-        own, pair = self.settings.cascade, self.pair
+        loaded, pair = self.settings.cascade, self.pair
         if changes.get("drafter") == AUTO:
-            changes["drafter"] = own.auto(pair.draft is not None)
+            changes["drafter"] = loaded.auto(pair.draft is not None)
         settings = replace(self.settings, **changes)
         cascade = settings.cascade
         if cascade.needs_model and pair.draft is None:
             raise UsageError("no draft model is loaded", "Set `draft` when you load the engine.")
         if cascade.needs_small and pair.small is None:
             raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
-        if cascade.needs_model and (cascade.drafts_itself, cascade.head) != (own.drafts_itself, own.head):
+        if cascade.needs_model and (cascade.drafts_itself, cascade.head) != (loaded.drafts_itself, loaded.head):
             raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
         pair.require_translation(settings)
         if settings.ngram_corpus != self.settings.ngram_corpus:
