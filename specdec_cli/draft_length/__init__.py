@@ -44,12 +44,13 @@ def adaptive_length(
     budget: LossBudget,
     min_p: float = 0.0,
     greedy: bool = True,
+    prior: Calibration | None = None,
 ) -> LengthPolicy:
     """The length that pays, for one drafter. calibration: what a draft model's confidence is worth. budget: what drafts
-    may lose. Both follow what happens.
+    may lose. Both follow what happens. prior: the calibration before anything was learned, if not the usual one.
     """
     if form is DraftForm.GROWN:
-        return AutoLength(costs, calibration, min_p, greedy, budget)
+        return AutoLength(costs, calibration, min_p, greedy, budget, prior)
     return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p, budget)
 
 

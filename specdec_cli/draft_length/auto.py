@@ -24,7 +24,8 @@ _LONGEST_REST = 512
 """Steps between two plans at most, while the plan is not to draft: with _HORIZON, the same, but for what plans cost."""
 
 _PATIENCE = 128
-"""Tokens without a draft after which the next answer begins like a new start, doubling until a draft gains something.
+"""Tokens without a draft that gained after which the next answer begins like a new start, doubling until drafts have
+gained more than START steps.
 """
 _HANDS_OVER = 0.8
 """A draft continues in a known passage if that promises at least this share of what the draft model promises. With 1,
@@ -54,8 +55,10 @@ class AutoLength(LengthPolicy):
         min_p: float = 0.0,
         greedy: bool = True,
         budget: LossBudget | None = None,
+        prior: Calibration | None = None,
     ) -> None:
-        self._costs, self._calibration, self._min_p, self._greedy = costs, calibration, min_p, greedy
+        self._costs, self._calibration, self._min_p = costs, calibration, min_p
+        self._prior = prior or Calibration.prior(greedy)
         self._siblings = SiblingCalibration(calibration, greedy)
         self._budget = budget or LossBudget()
         self._unread, self._apart, self._forced = 1, 0, 0
@@ -70,7 +73,7 @@ class AutoLength(LengthPolicy):
         self._most_room = 0
         """The room at the start of the answer."""
         self._idle, self._patience = 0, _PATIENCE
-        """Tokens since the last draft, and how many make the next answer look again."""
+        """Tokens since a draft gained something, and how many make the next answer look again."""
 
     def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()
@@ -81,7 +84,7 @@ class AutoLength(LengthPolicy):
 
     def _look_again(self) -> None:
         """Begin an answer like a new start. In the midst of a text, the draft model is soon too far behind for that."""
-        self._calibration.age(Calibration.prior(self._greedy))
+        self._calibration.age(self._prior)
         self._budget.left = max(self._budget.left, (START + max(self._budget.left, 0)) / 2)
         self._idle, self._patience, self._wait = 0, 2 * self._patience, 0
 
@@ -189,7 +192,9 @@ class AutoLength(LengthPolicy):
         self._budget.wait()
         self._budget.add(gain)
         if self._plan.drafts and gain > 0:
-            self._idle, self._patience = 0, _PATIENCE
+            self._idle = 0
+        if self._budget.left > START:
+            self._patience = _PATIENCE
         self._siblings.learn(step)
         if step.parents and step.path:
             missed = int(step.path[-1] not in step.parents)

@@ -96,6 +96,7 @@ class Calibration:
         self.variance = (self.variance + prior.variance) / 2
         self.counts = [count / 2 for count in self.counts]
         self.accepted = [accepted / 2 for accepted in self.accepted]
+        self.seen = [(share + usual) / 2 for share, usual in zip(self.seen, prior.seen, strict=True)]
         self.looks //= 2
 
     def __post_init__(self) -> None:

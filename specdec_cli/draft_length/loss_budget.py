@@ -21,7 +21,8 @@ _HOPE = 0.5
 
 class LossBudget:
     """A few steps of the target alone at first, a small share of the time, and what drafts have gained. Where it is
-    used up, nothing is drafted. So whatever is estimated wrongly, little more than that is lost.
+    used up, nothing is drafted. So whatever is estimated wrongly, little more than that is lost. A part of the first
+    steps comes back when `AutoLength` looks again.
 
     left: in steps of the target alone. debt: what was spent on reading a text because drafts will make up for it, as
     far as they have not.

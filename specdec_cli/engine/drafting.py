@@ -61,9 +61,9 @@ class Drafting:
             return self._fixed(settings)
         names = self._usable(settings)
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
-        for policy in policies.values():
-            if type(policy) is KnownLength:
-                policy.expect([*self._predicted(settings, 0), *prompt])
+        for policy, _ in self._policies.values():
+            if type(policy) is KnownLength:  # the others needn't keep their texts
+                policy.expect([*self._predicted(settings, 0), *prompt] if policy in policies.values() else ())
         all_adapt = policies and [*policies] == self._usable(settings)  # now without a draft model that can't be timed
         return cascade_length(policies) if all_adapt else self._fixed(settings)
 
@@ -168,7 +168,8 @@ class Drafting:
             if self._load:
                 calibration = self._load.calibrations.setdefault(kind, calibration)
                 self.learning.share(kind, calibration)
-        policy = adaptive_length(form, costs, calibration, budget, settings.draft_min_p, settings.temperature == 0)
+        prior, greedy = self._calibration(settings), settings.temperature == 0
+        policy = adaptive_length(form, costs, calibration, budget, settings.draft_min_p, greedy, prior)
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 
     def _calibration(self, settings: Settings) -> Calibration:

@@ -29,6 +29,9 @@ from specdec_cli.weights.weights import Weights
 
 _LOG = logging.getLogger(__name__)
 
+_LEAST_LOSS = 16
+"""More tokens of a text are worth keeping when another begins alike; reading so few takes a pass or two."""
+
 Work = Callable[[Session], None]
 """What a job does in its slot. It reports its own events and errors."""
 
@@ -185,11 +188,14 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def _take(self, job: Job) -> None:
         """Give a job a free slot: the one with the longest common prefix, if that is half of its text; otherwise the
-        one unused for longest. A prefix in another slot is copied from there.
+        one unused for longest. A prefix in another slot is copied from there, so an empty slot comes before one that
+        would lose more than a few tokens.
         """
         common = {slot: _kv(slot).common(job.prompt) for slot in self._free}
         similar = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _kv(slot).length]
         slot = max(similar, key=lambda slot: common[slot]) if similar else self._free[0]
+        if _kv(slot).length > common[slot] + _LEAST_LOSS:
+            slot = next((other for other in self._free if not _kv(other).length), slot)
         self._free.remove(slot)
         slot.interrupt.clear()
         job.slot, job.run = slot, greenlet(lambda _rows: job.work(slot))

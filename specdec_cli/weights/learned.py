@@ -59,9 +59,8 @@ class Learning:
         """
         if self._known is None:
             self._known = self._load()
-        if name in self._now:  # with other settings, such as another temperature
-            calibration, budget = copy.deepcopy(self._now[name])
-        elif known := self._known.get(name):
+        now = self._now.get(name)  # with other settings, such as another temperature
+        if known := Learned(now[0], now[1].left) if now else self._known.get(name):
             calibration, budget = known.begin(calibration)
         self._now[name] = calibration, budget
         return calibration, budget

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler, confidence
 
@@ -108,3 +108,13 @@ def test_confidence_in_a_large_vocabulary(ahead):
 def test_senseless_settings_are_refused(field, value):
     with pytest.raises(UsageError, match="cannot be"):
         SamplingOptions(**{field: value})
+
+
+@pytest.mark.parametrize("cuts", [{}, {"min_p": 0.05}, {"top_p": 0.9, "top_k": 40}])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_logits_that_are_no_numbers_are_an_error(temperature, cuts):
+    row = np.zeros(600, np.float32)
+    row[7] = np.nan
+    sampler = StandardSampler(SamplingOptions(temperature=temperature, **cuts))
+    with pytest.raises(SpecdecError, match="logits are not numbers"):
+        (sampler.categorical if temperature else sampler.argmax)(row)

@@ -199,10 +199,11 @@ def test_what_another_slot_has_read_is_not_read_again():
     assert all(result.cached_tokens > 0.9 * len(result.prompt) for result in rest)
 
 
-def test_conversations_keep_their_slots():
-    """Though all begin alike."""
-    begin, grown = "# " + "a beginning that all share " * 4, {}
-    with answers(4) as some:
+@pytest.mark.parametrize("shared", [4, 30])
+def test_conversations_keep_their_slots(shared):
+    """Though all begin alike, even with most of their text."""
+    begin, grown = "# " + "a beginning that all share " * shared, {}
+    with answers(4, n_ctx=2048) as some:
         for turn in range(3):
             for talk in "ab":
                 grown[talk] = grown.get(talk, begin) + f" {talk} says {turn} " * 10
