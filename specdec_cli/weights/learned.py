@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.loss_budget import START, LossBudget
-from specdec_cli.json_store import JsonStore
+from specdec_cli.json_store import JsonStore, digest
 from specdec_cli.llama import library
 from specdec_cli.user_files import cache_dir
 from specdec_cli.weights import tuning
@@ -38,7 +38,6 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    machine: str
     drafters: dict[str, Learned]
 
 
@@ -76,13 +75,14 @@ class Learning:
             with suppress(SpecdecError, OSError):
                 known = {**self._load(), **found}
                 known = {name: learned for name, learned in known.items() if learned.calibration.looks}
-                _LEARNED.save(self._file, _File(library.machine(), known))
+                _LEARNED.save(self._file, _File(known))
 
     @property
     def _file(self) -> str:
         pair = self._weights.pair
         setup = setup_of_pair(pair, self._weights.settings)
-        return tuning.path_of(pair.target_path, pair.draft_path or pair.target_path, setup).stem
+        stem = tuning.path_of(pair.target_path, pair.draft_path or pair.target_path, setup).stem
+        return f"{stem}-{digest(library.machine(), digits=8)}"  # machines may share a home directory
 
     def _load(self) -> dict[str, Learned]:
         try:
@@ -90,4 +90,4 @@ class Learning:
         except (SpecdecError, OSError) as error:
             self._weights.note(f"what drafting has learned is not used: {error}")
             return {}
-        return kept.drafters if kept and kept.machine == library.machine() else {}
+        return kept.drafters if kept else {}

@@ -6,13 +6,13 @@ from dataclasses import replace
 from operator import sub
 from pathlib import Path
 
-import pytest
 from engines import open_session
 from prompts import PROMPTS
 from timed import FLAT, scaled
 
 from specdec_cli.draft_length.calibration import BINS, Calibration
 from specdec_cli.draft_length.loss_budget import START
+from specdec_cli.llama import library
 from specdec_cli.weights.learned import Learned, Learning
 
 
@@ -89,11 +89,19 @@ def test_other_settings_of_a_session_begin_with_what_it_has_learned(monkeypatch)
     assert second is not first and second.looks > 0 and second.offset != Calibration.prior(greedy=False).offset
 
 
-@pytest.mark.parametrize(("changed", "noted"), [({"machine": "a toaster"}, False), ({"drafters": 3}, True)])
-def test_what_another_machine_learned_or_damage_is_not_used(monkeypatch, changed, noted):
+def test_what_another_machine_learned_is_not_used_but_kept(monkeypatch):
     answered(monkeypatch)
-    kept()[0].write_text(json.dumps(json.loads(kept()[0].read_text()) | changed))
+    here = kept()
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "machine", lambda: "a toaster")
+        patch.setattr(Learned, "begin", None)
+        assert not answered(monkeypatch)
+    assert len(kept()) == 2 and {*here} < {*kept()}
+
+
+def test_what_is_damaged_is_learned_again(monkeypatch):
+    answered(monkeypatch)
+    kept()[0].write_text(json.dumps(json.loads(kept()[0].read_text()) | {"drafters": 3}))
     monkeypatch.setattr(Learned, "begin", None)
-    notes = answered(monkeypatch)
-    assert [note for note in notes if "learned" in note] if noted else not notes
+    assert [note for note in answered(monkeypatch) if "learned" in note]
     assert "greedy" in kept()[0].read_text(), "and kept again"
