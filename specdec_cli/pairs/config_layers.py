@@ -59,10 +59,11 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
         draft = ["--draft", settings.draft] if settings.draft else []
         command = shlex.join(["specdec", "pull", "--target", settings.target, *draft])
     else:
-        command, pair = f"specdec pull {found.profile}", pulled_pairs.readable(found.profile)
-        if pair and (settings.target, settings.draft) == pair.references and pair.is_whole():  # use the pulled commit
-            target_path, draft_path = pair.paths()
-            settings = replace(settings, target=str(target_path), draft=str(draft_path) if draft_path else None)
+        command = f"specdec pull {found.profile}"
+    if found.profile and (pair := pulled_pairs.readable(found.profile)):  # its models are of the pulled commit
+        target, draft_model = settings.target, settings.draft
+        draft_model = draft_model and str(pair.path(draft_model) or draft_model)
+        settings = replace(settings, target=str(pair.path(target) or target), draft=draft_model)
     return _with_heads(_located(settings, command), found.layers)
 
 

@@ -35,6 +35,7 @@ from huggingface_hub import close_session, constants, get_hf_file_metadata
 
 from specdec_cli.make_drafts.draft_copy import find_target
 from specdec_cli.pairs import references
+from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache, repository, requests
 from specdec_cli.pairs.hub.download import download
 from specdec_cli.pairs.pair_list import pair_details
@@ -263,8 +264,12 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
     assert second["paths"]["target"] != first["paths"]["target"] and files(tmp_path) == [SMALL_FILE, BIG_FILE, BIG_FILE]
     reference = references.parse(PAIR[1])
     assert reference is not None and str(cache.find(reference)) == second["paths"]["target"]
-    for found in (first, second):  # as `run` does
+    for found in (first, second):
         assert str(find_target(found["name"])[0]) == found["paths"]["target"]
+        for given in ({}, {"target": str(TARGET)}, {"draft": str(DRAFT)}):
+            settings = resolve(found["name"], given)
+            assert {"target": settings.target, "draft": settings.draft} == {**found["paths"], **given}
+        assert resolve(found["name"], {"drafter": "self"}).target == found["paths"]["target"]
         assert pair_details(found["name"]).summary.paths == tuple(found["paths"].values())
 
 
