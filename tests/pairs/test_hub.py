@@ -27,6 +27,7 @@ from hub_pairs import (
     planned,
     publish,
     pull,
+    pull_here,
     pulled_here,
     refused_here,
     weights,
@@ -69,24 +70,49 @@ def test_what_will_not_pass_is_not_waited_for(hub, naps, tmp_path, status):
 
 def test_the_hub_says_when_to_come_back(hub, naps, caplog):
     hub.fail("/api/models/", 429, headers={"Retry-After": "7"})
-    hub.fail("/api/models/", 503, headers={"Retry-After": "86400"})
+    hub.fail("/api/models/", 503, headers={"Retry-After": "300"})
     hub.fail("/api/models/", 503, headers={"Retry-After": "soon"})
     with caplog.at_level(logging.WARNING, "specdec_cli"):
         pulled_here()
-    assert naps == [7, 300, 4]  # nobody waits a day
+    assert naps == [7, 300, 4]
     told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (7, 300)]
     assert [record.getMessage() for record in caplog.records] == told
 
 
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({"Retry-After": "3600"}, "60 minutes (HTTP 429)"),
+        ({"Retry-After": "9" * 5000}, "minutes (HTTP 429)"),
+        ({"RateLimit": f'"api";r=0;t={INF**99}'}, "minutes (HTTP 429)"),
+    ],
+)
+def test_a_wait_that_is_too_long_is_not_begun(hub, naps, tmp_path, headers, says):
+    hub.fail("/api/models/", 429, headers=headers)
+    refused_here(tmp_path, says, "Try again then")
+    assert naps == [] and len(hub.requests) == 1
+
+
 def test_the_hub_says_how_long_it_limits_requests(hub, naps, caplog):
     """In another header, which other answers have too."""
-    for status, limit in ((429, '"resolvers";r=0;t=55'), (503, '"api";r=9;t=200'), (429, f'"api";r=0;t={INF**99}')):
+    for status, limit in ((429, '"resolvers";r=0;t=55'), (503, '"api";r=9;t=200'), (429, '"api";r=0;t=300')):
         hub.fail("/api/models/", status, headers={"RateLimit": limit})
     with caplog.at_level(logging.WARNING, "specdec_cli"):
         pulled_here()
-    assert naps == [56, 2, 300]
-    told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (56, 300)]
+    assert naps == [56, 2, 301]
+    told = [f"specdec: the Hub asks to wait {seconds} s" for seconds in (56, 301)]
     assert [record.getMessage() for record in caplog.records] == told
+
+
+@pytest.mark.parametrize(("headers", "code"), [({"Retry-After": "200"}, 0), ({}, 4)])
+def test_the_waits_that_the_hub_asks_for_do_not_count_as_slowness(hub, monkeypatch, headers, code):
+    """Others do. The clock is the test's."""
+    clock = [0.0]
+    monkeypatch.setattr("time.sleep", lambda seconds: clock.__setitem__(0, clock[0] + max(seconds, 70)))
+    for module in (repository, requests):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    hub.fail(content(hub, BIG_FILE, HEADER, 2), 429, headers=headers, times=2)
+    assert pull_here(*PAIR).exit_code == code and not hub.faults
 
 
 @pytest.mark.parametrize(
@@ -153,6 +179,16 @@ def test_a_network_that_is_away_for_a_minute(hub, naps, tmp_path, monkeypatch, c
     assert naps == ([1, 1, 2, 4, 8, 16, 32] if begun else []) and not refused
     told = [f"specdec: the connection failed; trying again in {wait} s" for wait in (8, 16, 32)]
     assert [record.getMessage() for record in caplog.records] == (told if begun else [])
+
+
+def test_a_hub_that_fails_in_a_download_is_not_taken_for_a_connection(hub, naps, caplog):
+    hub.cut(content(hub, BIG_FILE, WEIGHTS), after=2_000_000)
+    hub.fail(content(hub, BIG_FILE, WEIGHTS + 1, 7), 503, times=7)
+    with caplog.at_level(logging.WARNING, "specdec_cli"):
+        pulled_here()
+    assert not hub.faults
+    told = ["specdec: the Hub returned HTTP 503; trying again in 8 s"]
+    assert [record.getMessage() for record in caplog.records] == told
 
 
 def test_a_header_longer_than_a_window_is_asked_for_in_growing_ones(hub, monkeypatch):

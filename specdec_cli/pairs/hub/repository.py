@@ -23,7 +23,7 @@ _MAX_FILES = 20_000
 _MAX_LICENCE = 100  # characters
 _WINDOWS = (256 << 10, 1 << 20, 4 << 20)  # bytes per request: most headers take two or three requests
 _HEADERS_S = 120.0
-"""Seconds for all files of a model together."""
+"""Seconds for all files of a model together, without the waits that the Hub asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _listing(repo: str) -> bytes:
 def opener(model: RemoteModel, notes: list[str]) -> Opener:
     """An opener for the files of a remote model, to read headers. notes: notes for the user are added to it."""
     files = {file.name: file for file in model.files}
-    deadline = monotonic() + _HEADERS_S
+    deadline = _Deadline(monotonic() + _HEADERS_S)
 
     @contextmanager
     def remote(name: str) -> Iterator[tuple[Readable, int]]:
@@ -149,13 +149,23 @@ def opener(model: RemoteModel, notes: list[str]) -> Opener:
     return remote
 
 
+@dataclass(slots=True)
+class _Deadline:
+    """When all headers of a model must be here. at: as `monotonic` counts."""
+
+    at: float
+
+    def postpone(self, seconds: float) -> None:
+        self.at += seconds
+
+
 class _RangedFile:
     """A remote file, read from its beginning in growing windows.
 
     A server without range requests sends the whole file each time; it is read only to the end of the window.
     """
 
-    def __init__(self, url: str, size: int, notes: list[str], deadline: float) -> None:
+    def __init__(self, url: str, size: int, notes: list[str], deadline: _Deadline) -> None:
         self._url, self._size, self._notes, self._deadline = url, size, notes, deadline
         self._at = self._requests = 0
         self._unread = bytearray()
@@ -163,7 +173,7 @@ class _RangedFile:
     def read(self, size: int, /) -> bytes:
         """Read up to `size` bytes; empty at the end of the file."""
         if not self._unread and self._at < self._size:
-            with_retries(self._fetch)
+            with_retries(self._fetch, waited=self._deadline.postpone)
         taken = bytes(self._unread[:size])
         del self._unread[:size]
         self._at += len(taken)
@@ -182,7 +192,7 @@ class _RangedFile:
                 if note not in self._notes:
                     self._notes.append(note)
             for piece in response.iter_bytes():
-                if monotonic() > self._deadline:
+                if monotonic() > self._deadline.at:
                     raise DownloadError(f"the headers did not arrive within {_HEADERS_S:.0f} s", "Try again later.")
                 self._unread += piece[skipped : skipped + end - self._at - len(self._unread)]
                 skipped = max(0, skipped - len(piece))

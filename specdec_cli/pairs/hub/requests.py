@@ -32,7 +32,8 @@ _Result = TypeVar("_Result")
 
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each retry
 _MORE_WAITS = (8.0, 16.0, 32.0)  # for a download that had begun
-_MAX_WAIT = 300.0  # the Hub counts requests in windows of five minutes
+_MAX_WAIT = 301.0  # the Hub counts requests in windows of five minutes; `_asked_wait` adds a second
+_MOST_ASKED = 10**9  # a hostile Hub may ask for more than a float holds
 _LOGGED_WAIT = 5.0
 _log = logging.getLogger(__name__)
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
@@ -126,10 +127,13 @@ def closed_early() -> OSError:
     return OSError("the connection was closed early")
 
 
-def with_retries(call: Callable[[], _Result], patient: bool = False) -> _Result:
+def with_retries(
+    call: Callable[[], _Result], patient: bool = False, waited: Callable[[float], None] = lambda _: None
+) -> _Result:
     """Call, and retry if the failure may be temporary. Every request to the Hub goes through here.
 
-    patient: for a download that had begun, to retry for a minute, and also if no connection is possible.
+    patient: for a download that had begun, to retry for a minute, and also if no connection is possible. waited: called
+    with the seconds of each wait that the Hub asked for. Raises DownloadError if the Hub asks for too long a wait.
     """
     guard()
     for wait in _WAITS + (_MORE_WAITS if patient else ()):
@@ -138,25 +142,32 @@ def with_retries(call: Callable[[], _Result], patient: bool = False) -> _Result:
         except Exception as error:
             if not (_is_temporary(error) or (patient and type(error).__name__ in _NO_CONNECTION)):
                 raise
-            asked = _asked_wait(error)
+            status, asked = getattr(getattr(error, "response", None), "status_code", None), _asked_wait(error)
+            if asked is not None and asked > _MAX_WAIT:
+                what = f"the Hub asks to wait {asked / 60:,.0f} minutes (HTTP {status})"
+                raise DownloadError(what, "Try again then: a download continues where it stopped.") from None
             seconds = wait if asked is None else asked
             if seconds >= _LOGGED_WAIT:  # goes to stderr unless the program configures logging
-                why = "the connection failed; trying again in" if asked is None else "the Hub asks to wait"
+                failed = f"the Hub returned HTTP {status}" if status else "the connection failed"
+                why = f"{failed}; trying again in" if asked is None else "the Hub asks to wait"
                 _log.warning("specdec: %s %.0f s", why, seconds)
+            began = monotonic()
             time.sleep(seconds)
+            if asked is not None:
+                waited(monotonic() - began)
     return call()
 
 
 def _asked_wait(error: Exception) -> float | None:
-    """The seconds that the Hub asks to wait before the next request, at most `_MAX_WAIT`."""
+    """The seconds that the Hub asks to wait before the next request."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
     if (response := getattr(error, "response", None)) is None:
         return None
     if (asked := str(response.headers.get("Retry-After", ""))).isdecimal():
-        return min(float(asked), _MAX_WAIT)
+        return min(float(asked), _MOST_ASKED)
     limit = parse_ratelimit_headers(response.headers) if response.status_code == 429 else None
-    return min(limit.reset_in_seconds + 1, _MAX_WAIT) if limit else None
+    return float(min(limit.reset_in_seconds + 1, _MOST_ASKED)) if limit else None
 
 
 def _is_temporary(error: Exception) -> bool:
