@@ -309,11 +309,12 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
         assert pair_details(found["name"]).summary.paths == tuple(found["paths"].values())
 
 
-def test_heads_without_their_model_are_not_taken_for_it(hub):
+def test_heads_that_were_pulled_by_quantisation_are_found(hub):
+    """As in a repository that has only heads. Completion names the file, which can't mean their model."""
     path = Path(pulled_here()["paths"]["draft"])
     heads = path.rename(path.with_name(f"mtp-{path.name}"))
-    assert cache.find(Reference(SMALL, "Q8_0")) is None and cache.find(Reference(SMALL)) is None
-    assert cache.find(Reference(SMALL, file=heads.name)) == heads
+    for reference in (Reference(SMALL, "Q8_0"), Reference(SMALL), Reference(SMALL, file=heads.name)):
+        assert cache.find(reference) == heads
     assert set(cache.references()) == {f"{BIG}:Q4_K_M", f"{SMALL}/{heads.name}"}
 
 

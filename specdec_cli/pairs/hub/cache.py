@@ -89,8 +89,6 @@ def find(reference: Reference) -> Path | None:
     snapshots = [path for path in (folder / "snapshots").glob("*") if path.is_dir()]
     for snapshot in sorted(snapshots, key=lambda path: (path.name == last, path.stat().st_mtime), reverse=True):
         names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file()]
-        if not reference.file:  # the heads may be here without their model
-            names = sorted(set(names) - set(heads_among(names)))
         try:
             return snapshot / select(reference, names)[0]
         except DownloadError:
