@@ -34,7 +34,10 @@ _INTEGERS = ("max_tokens", "max_completion_tokens", "seed", "n", "logprobs", "to
 """Fields of bodies that take integers."""
 _Count = Annotated[int, Meta(ge=-1, lt=2**31)]
 """A number of tokens; -1, as LM Studio's clients send it, for the server's own limit."""
-_HALF_PAIR = re.compile(rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w")
+_HALF_PAIR = re.compile(
+    rb"(?<!\\)(?:\\\\)*"  # other backslashes before it are escaped ones
+    rb"(\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w)"
+)
 """Half of a surrogate pair, such as a program writes that cuts texts inside an emoji."""
 _Body = TypeVar("_Body")
 
@@ -308,7 +311,7 @@ def parse(body: bytes, kind: type[_Body]) -> _Body:
         raise InvalidRequest(str(error), where.strip(".`").partition(".")[0].partition("[")[0] or None) from None
     except (ValueError, RecursionError) as error:
         half = _HALF_PAIR.search(body)
-        cut = half and f"the request body has half a surrogate pair, {half[0].decode()}. Don't cut texts inside emoji."
+        cut = half and f"the request body has half a surrogate pair, {half[1].decode()}. Don't cut texts inside emoji."
         raise InvalidRequest(cut or f"the request body is not JSON: {error}") from None
 
 

@@ -152,11 +152,19 @@ def test_whole_numbers_may_be_floats():
         assert caught.value.param == name
 
 
-@pytest.mark.parametrize("text", [r"a \ud83d", r"a \uD83D and more text", r"\ude00 b", r"\ud83d\ude00\ud83d"])
+@pytest.mark.parametrize(
+    "text", [r"a \ud83d", r"a \uD83D and more text", r"\ude00 b", r"\ud83d\ude00\ud83d", r"\\\ud83d"]
+)
 def test_half_an_emoji_is_refused_as_what_it_is(text):
-    with pytest.raises(InvalidRequest, match="half a surrogate pair"):
+    with pytest.raises(InvalidRequest, match=r"half a surrogate pair, \\u[dD]\w{3}\."):
         parse(f'{{"prompt": "{text}"}}'.encode(), CompletionBody)
     assert parse(rb'{"prompt": "\ud83d\ude00"}', CompletionBody).prompts == ["\U0001f600"]
+
+
+@pytest.mark.parametrize("text", [r"a \\ud83d", r"\\\\ude00 b", r"\\\ud83d\ude00"])
+def test_an_escaped_backslash_begins_no_half_of_an_emoji(text):
+    with pytest.raises(InvalidRequest, match="is not JSON"):
+        parse(f'{{"prompt": "{text}'.encode(), CompletionBody)
 
 
 def test_the_texts_of_a_message_are_lines():
