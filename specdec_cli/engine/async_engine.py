@@ -30,7 +30,7 @@ def _awaited(
         with engine.idle_session() as session:
             return await engine.apart(session, partial(method, session, *args, **named))
 
-    run.__doc__ = f"The answer to a prompt, as `Engine.{method.__name__}` gives it to one prompt."
+    run.__doc__ = f"The answer to a prompt, as `Engine.{method.__name__}` gives it for a single prompt."
     return run
 
 
