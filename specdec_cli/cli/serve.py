@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ def serve(
         print_parts(f"{what}; Ctrl-C stops it", stderr=True, uncut=True)
         if api_key is None and host not in LOOPBACK:
             note = "note: anyone who can reach this server can use it; --api-key restricts that"
-            print_parts(note, stderr=True, style="dim")
+            print_parts(note, stderr=True, style="dim", uncut=True)
         server = Server(answering, strict_model, show if sys.stderr.isatty() else lambda _: None, show)
         number = serve_forever(server, listening, Gate(api_key, cors or (), host), grace)
     os._exit(128 + number)  # Python's own exit stops the thread that ends the process in time, and may take seconds
@@ -72,24 +73,38 @@ def serve(
 @contextmanager
 def log() -> Iterator[Callable[[str], None]]:
     """A function that prints lines on stderr, with the time. It never waits or fails: a thread prints them, because a
-    terminal can stop taking them, as after Ctrl-S, or be gone. If too many wait, it drops new ones.
+    terminal can stop taking them, as after Ctrl-S, or be gone. If too many wait, it drops new ones. What modules log
+    goes the same way.
     """
     lines = Queue[str | None](_MOST_LINES)
 
     def print_all() -> None:
         for line in iter(lines.get, None):
             with suppress(OSError, ValueError):
-                print_parts(line, stderr=True, style="dim")
+                print_parts(line, stderr=True, style="dim", uncut=True)
 
     def add(line: str) -> None:
         with suppress(Full):
             lines.put_nowait(f"{datetime.now():%H:%M:%S}  {line}")
 
-    printing = Thread(target=print_all, daemon=True)
+    printing, handler = Thread(target=print_all, daemon=True), _Handler(add)
     printing.start()
+    logging.root.addHandler(handler)
     try:
         yield add
     finally:
+        logging.root.removeHandler(handler)
         with suppress(Full):
             lines.put(None, timeout=_LAST_LINES_S)
             printing.join(_LAST_LINES_S)
+
+
+class _Handler(logging.Handler):
+    """Passes on what Python would print on stderr: warnings and errors that modules log."""
+
+    def __init__(self, add: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._add = add
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._add(self.format(record))

@@ -94,6 +94,9 @@ class Server:
     def _log_failure(self, request: Request, error: Exception) -> None:
         self._log(f"{request.method} {request.url.path:.80}: {reason_of(error)}")
 
+    def _log_early_end(self, began: float) -> None:
+        self._log(f"a request ended before it was complete, after {perf_counter() - began:.1f} s")
+
     async def _show_page(self, _: Request) -> Response:
         guards = {"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff"}
         return HTMLResponse(chat_page(), headers=guards)
@@ -135,7 +138,9 @@ class Server:
         body = parse(await _body_of(request), kind)
         if self._strict:
             self._require(body.model)
+        began = perf_counter()
         if (choices := await _unless_gone(request, self._answering.prepare(body))) is None:
+            self._log_early_end(began)
             return Response(status_code=_GONE)
         if body.stream:
             chunks = self._chunks(body, choices)
@@ -194,7 +199,7 @@ class Server:
         try:
             yield
         except (GeneratorExit, asyncio.CancelledError):
-            self._log(f"a request ended before it was complete, after {perf_counter() - began:.1f} s")
+            self._log_early_end(began)
             raise
         finally:
             started = [choice for choice in choices if hasattr(choice, "result")]

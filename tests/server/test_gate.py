@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import logging
+import re
 import signal
 from threading import Event
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from specdec_cli.cli import serve
 from specdec_cli.decoding.errors import ENDING_SIGNALS
 from specdec_cli.decoding.types import Token
 from specdec_cli.server import running
+from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import Answering, RequestChoice, _answer, _EventQueue, _Wakeups
 from specdec_cli.server.request_bodies import CompletionBody, InvalidRequest
 from specdec_cli.server.running import Gate
@@ -199,6 +202,54 @@ def test_the_log_waits_for_no_terminal(monkeypatch):
         continued.set()
     assert printed[: serve._MOST_LINES] == [*map(str, range(serve._MOST_LINES))]
     assert len(printed) <= serve._MOST_LINES + 1
+
+
+def test_what_modules_log_waits_for_no_terminal_either(monkeypatch, capsys):
+    printed = []
+    monkeypatch.setattr(serve, "print_parts", lambda line, **_: printed.append(line))
+    module = logging.getLogger("a module")
+    with serve.log():
+        module.warning("Invalid HTTP request received.")
+        module.info("Started server process")
+    module.warning("after the end")
+    assert [line.split("  ")[1] for line in printed] == ["Invalid HTTP request received."]
+    assert "Invalid" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_leaves_while_its_request_is_prepared_is_logged(leaves):
+    logged = []
+
+    async def prepare(_):
+        await asyncio.sleep(20 if leaves else 0)
+        raise InvalidRequest("too long")
+
+    async def answer():
+        received = [{"type": "http.request", "body": b'{"prompt": "x"}'}, {"type": "http.disconnect"}]
+
+        async def receive():
+            return received.pop(0) if leaves or len(received) > 1 else await asyncio.sleep(20)
+
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        return await server._answer(CompletionBody, request)
+
+    answering = SimpleNamespace(prepare=prepare, scheduler=SimpleNamespace(jobs=(), waiting=()))
+    server = Server(answering, log=logged.append)
+    if leaves:
+        assert asyncio.run(answer()).status_code == 499
+        assert re.fullmatch(r"a request ended before it was complete, after \d+\.\d s", *logged)
+    else:
+        with pytest.raises(InvalidRequest, match="too long"):
+            asyncio.run(answer())
+        assert not logged
+
+
+def test_lines_in_a_file_are_not_cut(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    note = "note: " + "why a drafter failed " * 20
+    with serve.log() as show:
+        show(note)
+    assert note.strip() in capsys.readouterr().err
 
 
 def test_the_log_does_without_a_terminal(monkeypatch):
