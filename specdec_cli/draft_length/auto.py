@@ -23,7 +23,7 @@ _FIRST_PAUSE = 8
 _LONGEST_REST = 512
 """Steps between two plans at most, while the plan is not to draft: with _HORIZON, the same, but for what plans cost."""
 
-_PATIENCE = 128
+_PATIENCE = 192
 """Tokens without a draft that gained after which the next answer begins like a new start, doubling until drafts have
 gained more than START steps.
 """
