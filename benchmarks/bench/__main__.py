@@ -24,7 +24,6 @@ from time import monotonic
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import http_layer
 import results
 from cells import MODELS, SUITES, Cell, Model, cells, methods_of, size_of
 from load import LoadCell, load_cells, measure_load
@@ -153,6 +152,8 @@ class Run:
                 results.save(self.path, self.found)
                 self.bar.advance(task)
         if (self.options.again or not self.found.http) and not quick and not only:
+            import http_layer  # noqa: PLC0415 - its packages are optional
+
             self.found.http = http_layer.rates(free_port())
             results.save(self.path, self.found)
         return True

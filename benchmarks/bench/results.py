@@ -13,11 +13,12 @@ import msgspec
 
 from specdec_cli import __version__
 from specdec_cli.decoding.statistics import geometric_interval
-from specdec_cli.llama import host, library
+from specdec_cli.llama import host, kernels, library
 
-_KERNELS = ("CUDA", "METAL", "VULKAN", "AMX_INT8", "AVX512", "AVX2", "NEON", "REPACK")
-"""Of the flags of llama.cpp's build, those that a reader knows; the first names the results."""
-_WRITTEN = {"AVX512": "AVX-512", "AMX_INT8": "AMX", "METAL": "Metal", "VULKAN": "Vulkan"}
+_EXTRA = ("AMX_INT8", "REPACK")
+_KERNELS = ("AMX_INT8", "AVX512", "AVX2", "NEON", "REPACK")
+"""Of the flags of llama.cpp's build, those that a reader knows. _EXTRA: which aren't used where they don't work."""
+_WRITTEN = {"AVX512": "AVX-512", "AMX_INT8": "AMX"}
 """Those that are written in another way in text."""
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
@@ -71,7 +72,6 @@ class CellFigures(msgspec.Struct, frozen=True):
     suite: str
     temperature: float
     prompts: int
-    rounds: int
     tokens: int
     quick: bool
     noise: float
@@ -123,11 +123,13 @@ class Results(msgspec.Struct):
 
 def this_machine() -> Machine:
     flags = re.findall(r"(\w+) = 1", library.build_flags())
-    kernels = [flag for flag in _KERNELS if flag in flags]
+    unused = () if kernels.verdict().extra_buffers else _EXTRA
+    gpus = [re.sub(r"\d+$", "", device.name) for device in library.devices() if device.is_gpu]
+    used = [*dict.fromkeys(gpus), *(flag for flag in _KERNELS if flag in flags and flag not in unused)]
     versions = {"specdec": __version__, "python": platform.python_version(), **library.versions()}
     memory = round((host.total_memory() or 0) / 2**30)
     name = ", ".join(device.description for device in library.devices())
-    return Machine(name, host.physical_cores(), memory, ", ".join(kernels), versions)
+    return Machine(name, host.physical_cores(), memory, ", ".join(used), versions)
 
 
 def path_of(machine: Machine) -> Path:

@@ -113,7 +113,7 @@ def compare_table(data: Data) -> str:
 
 
 def _cell(one: Data) -> str:
-    speed, found = f"{one['tokens_per_s']:,.0f}/s", one["speedup"]
+    speed, found = f"{one['tokens_per_s'] or 0:,.0f}/s", one["speedup"]
     if not found:
         return speed
     interval = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"  # too few prompts
