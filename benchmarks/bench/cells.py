@@ -97,12 +97,11 @@ class Size:
     """How much of a suite is measured. tokens: the most of an answer."""
 
     prompts: int
-    rounds: int
     tokens: int
     quick: bool = False
 
 
-QUICK, FULL = Size(3, 1, 64, quick=True), Size(6, 1, 96)
+QUICK, FULL = Size(3, 64, quick=True), Size(6, 96)
 """More prompts say more than more rounds, and servers may remember a prompt that they have answered before."""
 
 

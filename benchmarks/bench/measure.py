@@ -1,11 +1,10 @@
-"""Measures a cell: all methods answer each prompt in turn, and the figures are ratios within a round of a prompt."""
+"""Measures a cell: all methods answer each prompt in turn, and the figures are ratios within a prompt."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 
 from cells import AGAIN, ALONE, DEFAULT, Cell, Method, Size
 from results import CellFigures, Figures, Ratio, commit, today
@@ -13,7 +12,6 @@ from tools import WARM_UP_TOKENS, Answer, Peers, Task, specdec
 
 from specdec_cli import SamplingParams, Session
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.measure.trials import by_prompt
 
 MOST_NOISE = 0.05
 """The most that the target alone may differ from itself before a cell is measured again."""
@@ -24,41 +22,37 @@ FEWEST_TOKENS = 16
 
 @dataclass(slots=True)
 class Trials:
-    """The answers of a cell, by method, prompt and round."""
+    """The answers of a cell, by method and prompt."""
 
-    methods: Sequence[Method]
-    answers: dict[tuple[str, str, int], Answer] = field(default_factory=dict)
+    answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
 
-    def speeds(self, method: str) -> dict[tuple[str, int], float]:
-        """Tokens per second, by prompt and round."""
+    def speeds(self, method: str) -> dict[str, float]:
+        """Tokens per second by prompt."""
         return {
-            (prompt, number): answer.tokens_per_s
-            for (name, prompt, number), answer in self.answers.items()
+            prompt: answer.tokens_per_s
+            for (name, prompt), answer in self.answers.items()
             if name == method and answer.tokens_per_s > 0 and (answer.ids is None or len(answer.ids) >= FEWEST_TOKENS)
         }
 
     @property
-    def alone(self) -> dict[tuple[str, int], float]:
-        """The target alone: the mean of its two runs in each round."""
+    def alone(self) -> dict[str, float]:
+        """The target alone: the mean of its two runs of each prompt."""
         first, second = self.speeds(ALONE), self.speeds(AGAIN)
-        return {at: (first[at] * second[at]) ** 0.5 for at in first.keys() & second.keys()}
+        return {prompt: (first[prompt] * second[prompt]) ** 0.5 for prompt in first.keys() & second.keys()}
 
     @property
     def noise(self) -> float:
-        """How much the target alone differs from itself: the median over prompts and rounds, or the mean if that is
-        more.
-        """
+        """How much the target alone differs from itself: the median over prompts, or the mean if that is more."""
         first, second = self.speeds(ALONE), self.speeds(AGAIN)
-        both = [first[at] / second[at] for at in first.keys() & second.keys()]
+        both = [first[prompt] / second[prompt] for prompt in first.keys() & second.keys()]
         if not both:
             return 1.0
         return max(statistics.median(abs(each - 1) for each in both), abs(statistics.geometric_mean(both) - 1))
 
 
-def ratios(speeds: Mapping[tuple[str, int], float], base: Mapping[tuple[str, int], float]) -> Ratio | None:
-    """How many times as fast: the geometric mean over prompts, each the mean of its rounds."""
-    paired = ((prompt, speeds[prompt, number] / base[prompt, number]) for prompt, number in speeds.keys() & base.keys())
-    return Ratio.of([*by_prompt(paired).values()])
+def ratios(speeds: Mapping[str, float], base: Mapping[str, float]) -> Ratio | None:
+    """How many times as fast: the geometric mean over the prompts that both have."""
+    return Ratio.of([speeds[prompt] / base[prompt] for prompt in sorted(speeds.keys() & base.keys())])
 
 
 def measure_cell(
@@ -74,21 +68,18 @@ def measure_cell(
     _warm_up(methods, tasks[0], sampling, session)
     best = None
     for attempt in range(1, 2 if size.quick else ATTEMPTS + 1):
-        trials, begun = Trials(methods), -1
-        for method, task, number in _in_turn(methods, tasks, size.rounds):
-            if number != begun:
-                peers.forget()
-                begun = number
-            fresh = number == 0
+        trials = Trials()
+        peers.forget()
+        for method, task in _in_turn(methods, tasks):
             if method.tool == "specdec":
-                answer = specdec(session, method, task, sampling, fresh)
+                answer = specdec(session, method, task, sampling)
             else:
-                answer = peers.answer(method, task, sampling, fresh)
-            trials.answers[method.name, task.id, number] = answer
+                answer = peers.answer(method, task, sampling)
+            trials.answers[method.name, task.id] = answer
         best = trials if best is None or trials.noise < best.noise else best
         found = {method.name: figures for method in methods if (figures := _figures(best, method, tasks, session))}
         if ALONE in found:
-            about = (len(tasks), size.rounds, size.tokens, size.quick, round(best.noise, 3), attempt)
+            about = (len(tasks), size.tokens, size.quick, round(best.noise, 3), attempt)
             yield CellFigures(cell.model.name, cell.suite, cell.temperature, *about, commit(), today(), found)
         if trials.noise <= MOST_NOISE:
             return
@@ -99,14 +90,14 @@ def _warm_up(methods: Sequence[Method], task: Task, sampling: SamplingParams, se
     short = replace(sampling, max_tokens=WARM_UP_TOKENS)
     for method in methods:
         if method.tool == "specdec":
-            specdec(session, method, task, short, fresh=False)
+            specdec(session, method, task, short)
 
 
-def _in_turn(methods: Sequence[Method], tasks: Sequence[Task], rounds: int) -> Iterator[tuple[Method, Task, int]]:
-    """Every method on every prompt in every round, in an order that is reversed each time."""
-    for number, (at, task) in product(range(rounds), enumerate(tasks)):
-        for method in [*methods][:: 1 if (at + number) % 2 == 0 else -1]:
-            yield method, task, number
+def _in_turn(methods: Sequence[Method], tasks: Sequence[Task]) -> Iterator[tuple[Method, Task]]:
+    """Every method on every prompt, in an order that is reversed each time."""
+    for at, task in enumerate(tasks):
+        for method in [*methods][:: 1 if at % 2 == 0 else -1]:
+            yield method, task
 
 
 def _figures(trials: Trials, method: Method, tasks: Sequence[Task], session: Session) -> Figures | None:
@@ -114,13 +105,13 @@ def _figures(trials: Trials, method: Method, tasks: Sequence[Task], session: Ses
     speed = ratios(speeds, alone)
     if speed is None:
         return None
-    mine = [answer for (name, _, _), answer in trials.answers.items() if name == method.name]
+    mine = [answer for (name, _), answer in trials.answers.items() if name == method.name]
     drafted, steps = sum(answer.drafted for answer in mine), sum(answer.steps for answer in mine)
     emitted = sum(len(answer.ids) - 1 for answer in mine if answer.ids)
     ttft = [answer.ttft_ms for answer in mine if answer.ttft_ms]
     counts = _identity(trials, method, tasks, session)
     return Figures(
-        round(statistics.geometric_mean(by_prompt((prompt, each) for (prompt, _), each in speeds.items()).values()), 2),
+        round(statistics.geometric_mean(speeds.values()), 2),
         speed,
         ratios(trials.speeds(DEFAULT), speeds) if method.tool != "specdec" else None,
         round(emitted / steps, 2) if steps else 0.0,
@@ -132,12 +123,12 @@ def _figures(trials: Trials, method: Method, tasks: Sequence[Task], session: Ses
 
 
 def _identity(trials: Trials, method: Method, tasks: Sequence[Task], session: Session) -> dict[str, int]:
-    """How many answers of the first round are the target's own. Where specdec's differ, the cause is proved; a peer's
+    """How many answers are the target's own. Where specdec's differ, the cause is proved; a peer's
     target alone computes with other passes, so its differences say nothing of drafts.
     """
     counts = dict.fromkeys(("same", "rounding", "differs", "wrong"), 0)
     for task in tasks:
-        alone, answer = (trials.answers.get((name, task.id, 0)) for name in (ALONE, method.name))
+        alone, answer = (trials.answers.get((name, task.id)) for name in (ALONE, method.name))
         if alone is None or answer is None or answer.ids is None or method.name in (ALONE, AGAIN):
             continue
         if answer.ids == alone.ids:

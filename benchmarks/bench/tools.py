@@ -78,16 +78,15 @@ def task_of(session: Session, ident: str, text: str, raw: bool) -> Task:
     return Task(ident, tokens, text)
 
 
-def specdec(session: Session, method: Method, task: Task, sampling: SamplingParams, fresh: bool) -> Answer:
-    """fresh: read the whole prompt again, for the time to the first token and for a proof."""
-    answer = session.start([*task.tokens], sampling, SpeculativeConfig(**method.config), reuse=not fresh)
+def specdec(session: Session, method: Method, task: Task, sampling: SamplingParams) -> Answer:
+    """specdec's answer. The whole prompt is read, for the time to the first token and for a proof."""
+    answer = session.start([*task.tokens], sampling, SpeculativeConfig(**method.config), reuse=False)
     for _ in answer:
         pass
     result, metrics = answer.result, answer.result.metrics
     if metrics.notes:
         raise SpecdecError(f"{method.name}: {'; '.join(metrics.notes)}")
-    ttft_ms = 1000 * metrics.ttft_s if fresh else 0.0
-    ids, speed = tuple(metrics.tokens), metrics.tokens_per_s or 0.0
+    ids, speed, ttft_ms = tuple(metrics.tokens), metrics.tokens_per_s or 0.0, 1000 * metrics.ttft_s
     return Answer(ids, speed, ttft_ms, metrics.steps, metrics.drafted, metrics.accepted, peak_mb(), result)
 
 
@@ -115,9 +114,9 @@ class Peers:
     flags: Sequence[str] = ()
     running: dict[str, RunningServer] = field(default_factory=dict)
 
-    def answer(self, method: Method, task: Task, sampling: SamplingParams, fresh: bool) -> Answer:
+    def answer(self, method: Method, task: Task, sampling: SamplingParams) -> Answer:
         if method.tool == "llama-server":
-            return self._server(method).answer(task, sampling, fresh)
+            return self._server(method).answer(task, sampling)
         return self._simple(method, task, sampling)
 
     def forget(self) -> None:
@@ -185,19 +184,18 @@ class RunningServer:
                 raise SystemExit(f"{parts[0]} does not start:\n{self._end_of_log()}")
             sleep(0.1)
 
-    def answer(self, task: Task, sampling: SamplingParams, fresh: bool) -> Answer:
-        """llama-server's answer to a prompt's tokens."""
+    def answer(self, task: Task, sampling: SamplingParams) -> Answer:
+        """llama-server's answer to a prompt's tokens, of which it reads all."""
         asked = {"prompt": [*task.tokens], "n_predict": sampling.max_tokens, "seed": sampling.seed or 0}
         asked |= {"temperature": sampling.temperature, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-        asked |= {"cache_prompt": not fresh, "return_tokens": True}
+        asked |= {"cache_prompt": False, "return_tokens": True}
         found = self.complete(asked)
         timings = found["timings"]
-        if fresh:
-            _check_prompt("llama-server", task, timings["prompt_n"])
+        _check_prompt("llama-server", task, timings["prompt_n"])
         return Answer(
             tuple(found["tokens"]),
             timings["predicted_per_second"],
-            timings["prompt_ms"] if fresh else 0.0,
+            timings["prompt_ms"],
             0,
             timings.get("draft_n", 0),
             timings.get("draft_n_accepted", 0),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,9 @@ from cells import AGAIN, ALONE, DEFAULT, MODELS, QUICK, Cell, Method, Size
 from driver import DRAFT, TARGET
 from measure import measure_cell
 from tools import Answer, Task
+
+from specdec_cli.llama.kernels import TriedKernels
+from specdec_cli.llama.placement import Device
 
 BENCH = Path(page.__file__).parent
 TASKS = [Task(f"t{number}", (1, 2, number), "") for number in range(3)]
@@ -26,10 +30,10 @@ class Tools:
     def __init__(self, drift=lambda count: 1.0, **speeds):
         self.speeds, self.drift, self.asked, self.forgot = speeds, drift, [], 0
 
-    def answer(self, method, task, sampling, fresh):
+    def answer(self, method, task, sampling):
         self.asked.append((method.name, task.id))
         speed = self.speeds.get(method.name.rpartition(" ")[2], 100.0) * self.drift(len(self.asked))
-        return Answer((7,) * 32, speed, 5.0 if fresh else 0.0, 31, 10, 6)
+        return Answer((7,) * 32, speed, 5.0, 31, 10, 6)
 
     def forget(self):
         self.forgot += 1
@@ -38,12 +42,8 @@ class Tools:
 @pytest.fixture
 def measured(monkeypatch):
     def run(tools, tasks=TASKS, quick=False):
-        monkeypatch.setattr(
-            measure,
-            "specdec",
-            lambda session, method, task, sampling, fresh: tools.answer(method, task, sampling, fresh),
-        )
-        run.attempts = [*measure_cell(CELL, METHODS, tasks, Size(3, 1, 32, quick), SimpleNamespace(), tools)]
+        monkeypatch.setattr(measure, "specdec", lambda session, *asked: tools.answer(*asked))
+        run.attempts = [*measure_cell(CELL, METHODS, tasks, Size(3, 32, quick), SimpleNamespace(), tools)]
         return run.attempts[-1] if run.attempts else None
 
     return run
@@ -123,6 +123,28 @@ def test_a_run_measures_and_continues_where_it_ended(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_needs_no_packages_of_the_server():
+    """Such as on a GPU machine without a network."""
+    blocked = "import runpy, sys; sys.modules |= dict.fromkeys(['h11', 'prometheus_client', 'starlette', 'uvicorn'])"
+    run = f"{blocked}; sys.argv[1:] = ['--help']; runpy.run_path({str(BENCH)!r}, run_name='__main__')"
+    assert "usage" in subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True).stdout
+
+
+def test_results_are_named_by_the_gpu_and_the_kernels_in_use(monkeypatch):
+    cpu, gpu = (Device(name, f"a {kind}", kind, 0, 0) for name, kind in (("CPU", "CPU"), ("CUDA0", "GPU")))
+    flags = "CUDA : ARCHS = 900 | USE_GRAPHS = 1 | CPU : AVX2 = 1 | AMX_INT8 = 1 | AVX512 = 1 | REPACK = 1 | "
+    monkeypatch.setattr(results.library, "build_flags", lambda: flags)
+    monkeypatch.setattr(results.library, "devices", lambda: [gpu, replace(gpu, name="CUDA1"), cpu])
+    monkeypatch.setattr(results.kernels, "verdict", lambda: TriedKernels(True))
+    assert results.this_machine().kernels == "CUDA, AMX_INT8, AVX512, AVX2, REPACK"
+    assert results.this_machine().title == "a GPU, a GPU, a CPU, CUDA"
+    monkeypatch.setattr(results.library, "devices", lambda: [cpu])
+    assert results.this_machine().title == "a CPU, AMX"
+    monkeypatch.setattr(results.kernels, "verdict", lambda: TriedKernels(False, "crashed"))
+    assert results.this_machine().kernels == "AVX512, AVX2"
+
+
+@pytest.mark.slow
 def test_the_page_is_current():
     """If this fails: .venv/bin/python benchmarks/bench/page.py"""
     for path, text in page.pages().items():
@@ -136,7 +158,7 @@ def test_what_lost_is_named(tmp_path):
             name: results.Figures(100.0, results.Ratio(speed), default=peer and results.Ratio(peer))
             for name, (speed, peer) in methods.items()
         }
-        return results.CellFigures("m", "chat", 0.0, 6, 1, 96, False, noise, 1, "", "", figures)
+        return results.CellFigures("m", "chat", 0.0, 6, 96, False, noise, 1, "", "", figures)
 
     def lost(*about):
         machine = results.Machine("a machine", 2, 24, "AVX2", {})
