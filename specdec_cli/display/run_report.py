@@ -31,6 +31,10 @@ _UNDECIDED = {
     "inconclusive": "too uneven to compare",
     "too few prompts": "too short to compare",
 }
+_ENOUGH_PARTS = 6
+"""Of an answer, for an interval that is wide only if the machine or the text is uneven: with three parts that differ by
+5 %, half of all runs at 1.2x have an interval that contains 1; with eight, none.
+"""
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
 """Draft lengths that are counted together."""
 _MOST_LINES, _MOST_IDLE_LINES = 3, 2
@@ -181,7 +185,11 @@ def _headline(run: RunRecord) -> str:
 
 def _undecided(baseline: BaselineResult) -> str:
     """Why the measurement doesn't show which is faster; empty if it does."""
-    return _UNDECIDED.get(baseline.speedup.difference if baseline.speedup else "too few prompts", "")
+    speedup = baseline.speedup
+    difference = speedup.difference if speedup else "too few prompts"
+    if speedup and difference == "inconclusive" and speedup.count < _ENOUGH_PARTS:
+        difference = "too few prompts"
+    return _UNDECIDED.get(difference, "")
 
 
 def _claim(baseline: BaselineResult) -> str:
