@@ -116,10 +116,10 @@ def _command(arguments: list[str]) -> str:
         option = match[0] if match else ""
         path = Path(argument.removeprefix(option))
         try:
-            is_file = path.is_absolute() or path.exists()
+            is_file = path.exists() or (len(path.parts) > 2 and path.is_absolute() and path.parent.is_dir())
         except OSError:  # a prompt that is too long for a file name
             is_file = False
-        shown.append(f"{option}{path.name}" if is_file else argument)
+        shown.append(f"{option}{path.resolve().name}" if is_file else argument)
     return shlex.join(["specdec", *shown])
 
 
@@ -150,7 +150,7 @@ def _measure(
 
             def update(done: int, total: int) -> None:
                 left = (monotonic() - started) / done * (total - done)
-                say(f"{done} of {total} runs, about {left:,.0f} s left")
+                say(f"{done} of {total} runs, about {left:,.0f} s left" if done < total else "checking the answers")
 
             result = run.run(engine.session(), prompts, system, raw, update)
         return result, interrupt.exit_code

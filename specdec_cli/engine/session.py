@@ -93,6 +93,12 @@ class Session(AbstractContextManager["Session"]):
         """Whether drafting is possible: any draft model in the settings is loaded."""
         return self.models.drafts or not self.settings.cascade.needs_model
 
+    def require_drafts(self, fix: str) -> None:
+        """Raise SpecdecError with the note that says why, if drafting isn't possible."""
+        if not self.drafts:
+            why = [note for note in self.notes if "draft model is not used" in note]
+            raise SpecdecError((why or self.notes)[-1], fix)
+
     def start(
         self,
         prompt: Prompt,
@@ -453,6 +459,8 @@ class Generation:
                 pairs = []
                 if result.metrics.drafted:  # otherwise there is no speedup to measure
                     pairs = self._session.paired_speeds(result.prompt, alone.tokens, result.seed, result.settings)
+                    if self._session.interrupt.is_set():
+                        raise Interrupted
                     reading_s = result.metrics.draft_prefill_s / len(alone.tokens)  # the caches hold the prompt here
                     pairs = [(1 / (1 / drafted + reading_s), alone_speed) for drafted, alone_speed in pairs]
                 found = self.compared_with(alone)

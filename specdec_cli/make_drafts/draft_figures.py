@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.engine.engine import one_session
@@ -72,8 +72,7 @@ def draft_figures(
     metrics: defaultdict[str, list[Metrics]] = defaultdict(list)
     with one_session(settings, interrupt, tune=False) as session:
         session.open(max(len(tokens) for _, tokens in chosen))
-        if not session.drafts:
-            raise SpecdecError(session.notes[-1], "Please report this.")
+        session.require_drafts("Please report this.")
         for prompt, tokens in chosen:
             metrics[prompt.category].append(Metrics.of(session.events(tokens, 0)))
             if interrupt.is_set():

@@ -153,8 +153,9 @@ class ComparisonResult:
     def verdict(self) -> OverallVerdict:
         """Whether drafting pays, and the ranking of all variants; of older results too."""
         baselines = {each.name: each.baseline for each in self.variants}
-        lengths = {each.name: each.settings.draft_tokens for each in self.variants if not each.is_baseline}
-        default = next((name for name, length in lengths.items() if length == AUTO), None)
+        auto = [each for each in self.variants if each.settings.draft_tokens == AUTO and (each.settings.tree or 1) == 1]
+        names = [each.name for each in auto if each.settings.drafter != "none"]
+        default = min(names, key=lambda name: not name.endswith(f"k={AUTO}"), default=None)  # others have more options
         return overall_verdict(self._summaries("all"), baselines, self.wrong, default)
 
     @property
@@ -242,8 +243,7 @@ class ComparisonRun:
                 "Give shorter prompts or a larger context (-c).",
             )
         session.open(max(map(len, chosen.values())), self.drafting or [self._settings.alone()])
-        if not session.drafts:
-            raise SpecdecError(session.notes[-1], "Without drafts there is nothing to compare.")
+        session.require_drafts("Without drafts there is nothing to compare.")
         context, complete = session.models.target.open_kv, False
         try:
             self._warm_up(session, next(iter(chosen.values())))

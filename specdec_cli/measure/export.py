@@ -56,9 +56,14 @@ _LLAMA_NAMES = {
     **{"repeat_penalty": "repeat-penalty", "repeat_last_n": "repeat-last-n"},
     **{"frequency_penalty": "frequency-penalty", "presence_penalty": "presence-penalty"},
     **{"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"},
-    "lora": "lora-scaled",
+    **{"lora": "lora-scaled", "chat_template_kwargs": "chat-template-kwargs"},
 }
-_UNEXPORTED = ("lora_draft", "threads_draft", "device", "device_draft", "tensor_split", "rpc")
+_UNEXPORTED = (
+    *("lora_draft", "threads_draft", "device", "device_draft", "tensor_split", "rpc"),
+    *("tree", "draft_window", "ngram_corpus"),
+)
+_UNSET = {"gpu_layers": -1, "gpu_layers_draft": -1, "tree": 1}
+"""What these settings are if the engine is to choose, or does nothing else."""
 
 _CONVERTERS = {"bartowski", "unsloth", "ggml-org", "lmstudio-community", "mradermacher", "TheBloke"}
 """Owners of repositories with GGUF files of other makers' models. Any other owner counts as the maker."""
@@ -181,7 +186,11 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, mach
         )
     target = _model(here.target if here else None, named.target)
     given_settings = {name: getattr(chosen, name) for name in (*_LLAMA_NAMES, *_UNEXPORTED)}
-    options = {name: value for name, value in given_settings.items() if value not in (None, -1, ())}
+    options = {
+        name: value
+        for name, value in given_settings.items()
+        if value is not None and value not in ((), {}) and value != _UNSET.get(name)
+    }
     if not (chosen.draft and named.draft and chosen.cascade.needs_model):
         if here:
             check_pair(here if here.cascade.needs_model else replace(here, drafter="none"))

@@ -27,6 +27,7 @@ _MACHINE_SETTINGS: dict[str, Any] = dict.fromkeys(
     )
 )
 """Settings that say where a variant ran, and not how it decoded."""
+_DRAFTING: dict[str, Any] = dict.fromkeys(("draft_tokens", "draft_min_p", "tree", "lookahead"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,12 @@ def changes(before: ComparisonResult, result: ComparisonResult) -> list[Change]:
 
 
 def _decoding(settings: RecordedSettings) -> RecordedSettings:
-    """The settings, without where they ran and the second draft model's folder. Older results lack `bitwise`."""
+    """The settings that matter: not where they ran, the second draft model's folder, or how to draft if nothing does.
+    Older results lack `bitwise`.
+    """
     small = settings.draft_small and Path(settings.draft_small).name
+    if settings.drafter == "none":  # a baseline has those of the first variant that it belongs to
+        settings = replace(settings, **_DRAFTING)
     return replace(settings, **_MACHINE_SETTINGS, seed=None, bitwise=bool(settings.bitwise), draft_small=small)
 
 

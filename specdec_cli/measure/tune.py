@@ -221,9 +221,7 @@ class Tuner:
             problem = "every prompt is too long for the models' context"
             raise SpecdecError(problem, "Use shorter --prompts or a larger -c.")
         session.open(max(map(len, self._prompts.values())))
-        if not session.drafts:
-            fix = "tune needs the draft model. If it doesn't fit on the GPU beside the target, use -ngld 0."
-            raise SpecdecError(session.notes[-1], fix)
+        session.require_drafts("tune needs the draft model. If it doesn't fit on the GPU with the target, use -ngld 0.")
         self._text = list(itertools.islice(itertools.cycle(itertools.chain(*self._prompts.values())), 600))
 
     def time(self) -> Costs:
