@@ -22,7 +22,7 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure.simulate import Answer, Run, Tally, Text
 
-_MOST_SURE = 0.9999
+_MAX_SURE = 0.9999
 
 
 class RecordedModel:
@@ -90,7 +90,7 @@ class RecordedModel:
                 sure = self._answer.confidence[place]
                 token = self._true[self._agrees] if self._answer.accepted[place] else token
         row = np.zeros(self.n_vocab, np.float32)
-        sure = min(max(sure, 1 / self.n_vocab), _MOST_SURE)
+        sure = min(max(sure, 1 / self.n_vocab), _MAX_SURE)
         row[token] = math.log(sure / (1 - sure) * (self.n_vocab - 1))
         return row
 

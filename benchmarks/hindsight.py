@@ -13,14 +13,14 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength
-from specdec_cli.measure.simulate import FREE, LEAST_CONFIDENCE, MOST, Answer, Run, Tally, Text, alone, replay
+from specdec_cli.measure.simulate import FREE, MAX, MIN_CONFIDENCE, Answer, Run, Tally, Text, alone, replay
 
 Static = tuple[int, float]
 """A setting that doesn't adapt: draft tokens (0: the target alone) and the least confidence to continue a draft."""
 
 
 def _settings() -> dict[Static, FixedLength]:
-    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in LEAST_CONFIDENCE}
+    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in MIN_CONFIDENCE}
 
 
 def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
@@ -29,7 +29,7 @@ def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
 
 
 def best(
-    tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = LEAST_CONFIDENCE
+    tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = MIN_CONFIDENCE
 ) -> tuple[Static, float]:
     """The fastest static setting on a machine and its tokens per second. least: the least confidences to consider."""
     setting = max((key for key in tallies if key[1] in least), key=lambda key: tallies[key].tokens_per_s(costs))
@@ -63,7 +63,7 @@ def replay_text(drafter: Drafter, text: Text, run: Run, draft_s: Callable[[], fl
     at = 1
     while at < len(tokens):
         left = len(tokens) - at - 1  # besides the token that every step emits
-        budget = min(run.policy.limit(max(MOST, len(tokens)) - at - 1), left)
+        budget = min(run.policy.limit(max(MAX, len(tokens)) - at - 1), left)
         draft = drafter.propose(context, budget, run.policy) if budget > 0 else NO_DRAFT
         truth = zip(draft.tokens, tokens[at:], strict=False)
         accepted = next((i for i, (guess, token) in enumerate(truth) if guess != token), len(draft.tokens))

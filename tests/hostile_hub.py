@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from damage import ODD, with_odd_values
 from hub_server import PIECE, Handler, HubServer, Source, read
 
-MOST = 64 << 20
+MAX = 64 << 20
 """Bytes after which an answer without an end does end: the test has failed by then."""
 
 
@@ -62,7 +62,7 @@ Trick = Callable[[Answer, random.Random], None]
 
 def endless(answer: Answer, _: random.Random, *stated: str) -> None:
     answer.set("Content-Length", *stated)
-    answer.body = itertools.chain(answer.body, itertools.repeat(bytes(PIECE), MOST // PIECE))
+    answer.body = itertools.chain(answer.body, itertools.repeat(bytes(PIECE), MAX // PIECE))
 
 
 def endless_stated(answer: Answer, rng: random.Random) -> None:
@@ -74,7 +74,7 @@ def endless_chunks(answer: Answer, rng: random.Random) -> None:
     answer.set("Transfer-Encoding", "chunked")
     piece = bytes(rng.choice([1, 1000, PIECE]))
     chunk = b"%x\r\n%s\r\n" % (len(piece), piece)
-    answer.body = itertools.repeat(chunk * max(1, PIECE // len(chunk)), MOST // PIECE)
+    answer.body = itertools.repeat(chunk * max(1, PIECE // len(chunk)), MAX // PIECE)
 
 
 def length_lies(answer: Answer, rng: random.Random) -> None:
@@ -331,7 +331,7 @@ class HostileHandler(Handler):
         for piece in answer.body if self.command != "HEAD" else ():
             self.connection.sendall(piece)
             sent += len(piece)
-            if sent > MOST:
+            if sent > MAX:
                 break
             if answer.pause:
                 self.wait(answer.pause)

@@ -16,7 +16,7 @@ from pathlib import Path
 from training import corpus
 
 COUNT, PROJECT_SHARE = 3500, 0.05
-LEAST, MOST, LINES = 40, 700, 40
+MIN, MAX, LINES = 40, 700, 40
 """Least and most characters of a prompt, and its most lines."""
 
 
@@ -40,7 +40,7 @@ def prompts(documents: Path, count: int) -> list[str]:
     sources = [each for each in corpus.load(documents) if each.kind == "python"]
     dice.shuffle(sources)
     for document in sources:
-        usable = [text.rstrip() for text in beginnings(document.text, dice) if LEAST < len(text) < MOST]
+        usable = [text.rstrip() for text in beginnings(document.text, dice) if MIN < len(text) < MAX]
         for text in dice.sample(usable, min(2, len(usable))):
             if text.count("\n") < LINES and of_project.get(document.project, 0) < PROJECT_SHARE * count:
                 of_project[document.project] = of_project.get(document.project, 0) + (text not in found)

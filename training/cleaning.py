@@ -26,14 +26,14 @@ _GENERATED = re.compile(
 )
 _DOCSTRING = re.compile(r'\A([rRuU]?)("""|\'\'\')(.*?)\2[ \t]*\n?', re.DOTALL)
 
-LEAST, MOST = 200, 200_000
+MIN, MAX = 200, 200_000
 """Characters of a file: shorter ones teach nothing, and longer ones are mostly tables."""
 _HEAD = 3000
 _LONGEST_LINE = 400
 _MEAN_LINE = 90
-_MOST_DIGITS = 0.12
-_LEAST_LETTERS = 0.35
-_MOST_FOREIGN = 0.04
+_MAX_DIGITS = 0.12
+_MIN_LETTERS = 0.35
+_MAX_FOREIGN = 0.04
 _COMPRESSED = (0.06, 0.65)
 """The compressed size over the size: tables and repetitions are below the range, encoded data above it."""
 
@@ -50,7 +50,7 @@ def clean(text: str, kind: str) -> tuple[str, str]:
         text = strip_header(text)
     elif _LEGAL.search(text[:400]) and len(text) < 4000:
         return "", "a legal text"
-    if not LEAST <= len(text) <= MOST:
+    if not MIN <= len(text) <= MAX:
         return "", "too short or too long"
     if reason := _unlike_writing(text):
         return "", reason
@@ -112,10 +112,10 @@ def _unlike_writing(text: str) -> str:
     if max(map(len, lines)) > _LONGEST_LINE or size / len(lines) > _MEAN_LINE:
         return "long lines"
     data = text.encode("utf-8")
-    if (len(data) - size) / size > _MOST_FOREIGN:
+    if (len(data) - size) / size > _MAX_FOREIGN:
         return "little of it ASCII"
     letters, digits = sum(map(str.isalpha, text)), sum(map(str.isdigit, text))
-    if digits / size > _MOST_DIGITS or letters / size < _LEAST_LETTERS:
+    if digits / size > _MAX_DIGITS or letters / size < _MIN_LETTERS:
         return "a table"
     least, most = _COMPRESSED
     if not least <= len(zlib.compress(data, 1)) / len(data) <= most:

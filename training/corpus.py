@@ -43,12 +43,12 @@ _NOT_PROSE = re.compile(
 )
 _TEST = re.compile(r"(^|/)(tests?|testing)/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 _STDLIB_WITHOUT = {"site-packages", "dist-packages", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "ensurepip"}
-_LEAST_PROSE = 1000
+_MIN_PROSE = 1000
 
 _SHINGLE = 3
 _LINE = 12
 """Documents are compared by their runs of 3 lines of at least 12 characters."""
-_MOST_SEEN = 0.4
+_MAX_SEEN = 0.4
 HELD_OUT_SHARE = 0.02
 PROJECT_BYTES, TEST_SHARE = 12_000_000, 0.25
 """A project contributes at most 12 MB, a quarter of them tests, so that none dominates. In a corpus under 144 MB, no
@@ -127,7 +127,7 @@ def read(path: Path, kind: str) -> tuple[str, str]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return "", "not text"
-    if kind == PROSE and len(text) < _LEAST_PROSE:
+    if kind == PROSE and len(text) < _MIN_PROSE:
         return "", "too short or too long"
     return clean(text, kind)
 
@@ -188,7 +188,7 @@ def distinct(documents: Iterable[Document], left_out: Counter[str]) -> Iterator[
         whole.add(key)
         lines = [stripped for line in document.text.split("\n") if len(stripped := line.strip()) >= _LINE]
         own = {hash(tuple(lines[at : at + _SHINGLE])) for at in range(max(1, len(lines) - _SHINGLE + 1))}
-        if len(own & runs) > _MOST_SEEN * len(own):
+        if len(own & runs) > _MAX_SEEN * len(own):
             left_out["a near copy"] += 1
             continue
         runs |= own

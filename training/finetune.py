@@ -32,7 +32,7 @@ DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 RATES = {"target": 1.5e-3, "draft": 2e-3}
 LENGTH, BATCH = 1024, 8
 """Tokens of a text, and texts of a step, which are computed one by one to fit the CPU's caches."""
-MOST, HELD_OUT = 24_000_000, 200_000
+MAX, HELD_OUT = 24_000_000, 200_000
 """Tokens to learn from, and to evaluate on."""
 WARM_UP, COOL_DOWN = 20, 0.5
 """Steps over which the learning rate rises, and the share of the time over which it falls to zero."""
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     chosen.work.mkdir(parents=True, exist_ok=True)
-    texts = stream(texts_of(chosen.documents, corpus.TRAIN), MOST, chosen.work / "train.u16")
+    texts = stream(texts_of(chosen.documents, corpus.TRAIN), MAX, chosen.work / "train.u16")
     held_out = stream(texts_of(chosen.documents, corpus.HELD_OUT), HELD_OUT, chosen.work / "held-out.u16")
     pair = Pair(chosen.pair, chosen.minutes, chosen.work / "pair.pt")
     looked = saved = 0.0

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import results
 from cells import MODELS, SUITES, Cell, Model, cells, methods_of, size_of
 from load import LoadCell, load_cells, measure_load
-from measure import ATTEMPTS, MOST_NOISE, measure_cell
+from measure import ATTEMPTS, MAX_NOISE, measure_cell
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tools import N_CTX, Peers, forget_peak, free_port, task_of
@@ -127,7 +127,7 @@ class Run:
             less = found is not None and (found.requests, found.rounds) < (cell.requests, cell.rounds)
         else:
             found = self.found.cells.get(cell.key)
-            stopped = found is not None and found.noise > MOST_NOISE and found.attempts < ATTEMPTS
+            stopped = found is not None and found.noise > MAX_NOISE and found.attempts < ATTEMPTS
             less = found is not None and (found.quick or stopped) and not self.options.quick
         return found is None or less or (self.options.again and found.commit != results.commit())
 

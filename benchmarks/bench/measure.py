@@ -13,7 +13,7 @@ from tools import WARM_UP_TOKENS, Answer, Peers, Task, specdec
 from specdec_cli import SamplingParams, Session
 from specdec_cli.decoding.divergence import Transcript
 
-MOST_NOISE = 0.05
+MAX_NOISE = 0.05
 """The most that the target alone may differ from itself before a cell is measured again."""
 ATTEMPTS = 3  # one of a quick cell
 FEWEST_TOKENS = 16
@@ -81,7 +81,7 @@ def measure_cell(
         if ALONE in found:
             about = (len(tasks), size.tokens, size.quick, round(best.noise, 3), attempt)
             yield CellFigures(cell.model.name, cell.suite, cell.temperature, *about, commit(), today(), found)
-        if trials.noise <= MOST_NOISE:
+        if trials.noise <= MAX_NOISE:
             return
 
 

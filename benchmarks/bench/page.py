@@ -18,7 +18,7 @@ import hindsight
 import results
 from cells import AGAIN, ALONE, DEFAULT, MODELS, SUITES
 from common import markdown
-from measure import MOST_NOISE
+from measure import MAX_NOISE
 from results import ROOT, CellFigures, Figures, Ratio, Results
 
 from specdec_cli.decoding.costs import Curve
@@ -27,7 +27,7 @@ from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.simulate import Text
 
 PAGE, README, CHART = ROOT / "docs" / "benchmarks.md", ROOT / "README.md", ROOT / "docs" / "speed.svg"
-LEAST, LEAST_OF_BEST = 0.98, 0.95
+MIN, MIN_OF_BEST = 0.98, 0.95
 """Cells below these, of the target alone and of the best method, are named on the page."""
 _SUITES = (*SUITES, "python")
 _PROFILES = ROOT / "profiles"
@@ -61,7 +61,7 @@ _WORK = {
 
 def marked(cell: CellFigures, text: str) -> str:
     """A figure with its marks: the machine was noisy, or only a quick measurement was made."""
-    return text + ("\\*" if cell.noise > MOST_NOISE else "") + ("†" if cell.quick else "")
+    return text + ("\\*" if cell.noise > MAX_NOISE else "") + ("†" if cell.quick else "")
 
 
 def of_machine(found: Results) -> str:
@@ -180,7 +180,7 @@ def lost(found: Results) -> Iterator[str]:
         own = {name: each for name, each in cell.methods.items() if not name.startswith("llama") and name != AGAIN}
         best = max(own.keys() - {ALONE}, key=lambda name: own[name].speed.mean)
         speed, most = default.speed, max(own[best].speed.mean, 1.0)
-        if speed.mean < LEAST or speed.mean < LEAST_OF_BEST * most:
+        if speed.mean < MIN or speed.mean < MIN_OF_BEST * most:
             best_text = ALONE if most == 1.0 else f"{best}, {most:.2f}x"
             rows.append([cell.model, cell.suite, f"{cell.temperature:g}", marked(cell, str(speed)), best_text])
     head = ["model", "suite", "temperature", "default", "best of specdec's methods"]

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 
 from rich.console import RenderableType
 
-from specdec_cli.chat import kept_conversations
+from specdec_cli.chat import saved_conversations
 from specdec_cli.cli.edit_passage import fence_around
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts, show_answer
@@ -199,13 +199,13 @@ class ChatSession:
 
     def do_save(self, argument: str) -> None:
         """save the conversation: /save NAME"""
-        for note in kept_conversations.save(self.conversation, argument):
+        for note in saved_conversations.save(self.conversation, argument):
             self.say(f"note: {note}")
         self.say(f"saved as {argument}; to continue: specdec chat --resume {argument}")
 
     def do_load(self, argument: str) -> None:
         """continue a saved conversation: /load NAME"""
-        for note in kept_conversations.restore(self.conversation, argument):
+        for note in saved_conversations.restore(self.conversation, argument):
             self.say(f"note: {note}")
         self.answer, self.attached = None, ""
         self.say(f"{len(self.conversation.messages)} messages")
@@ -325,7 +325,7 @@ def _typed(unsent: Callable[[], str]) -> Iterator[tuple[str, bool]]:
 
     kept = data_dir() / "chat_history"
 
-    class KeptHistory(FileHistory):
+    class SavedHistory(FileHistory):
         """Only in memory where it can't be read or written."""
 
         def load_history_strings(self) -> Iterable[str]:
@@ -344,7 +344,7 @@ def _typed(unsent: Callable[[], str]) -> Iterator[tuple[str, bool]]:
     # prompt_toolkit escapes typed text itself. It has a plain prompt, but not if PromptSession is given an output.
     with create_app_session(output=PlainTextOutput(out) if dumb else create_output(out)):
         session: PromptSession[str] = PromptSession(
-            history=KeptHistory(kept),
+            history=SavedHistory(kept),
             auto_suggest=AutoSuggestFromHistory(),
             completer=WordCompleter(list(COMMANDS), sentence=True),
             complete_while_typing=False,

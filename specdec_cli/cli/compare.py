@@ -67,7 +67,7 @@ def compare(
     ] = None,
     list_: Annotated[bool, _output("--list", help="List the saved results.")] = False,
 ) -> None:
-    from specdec_cli.measure import kept_comparisons
+    from specdec_cli.measure import saved_comparisons
     from specdec_cli.measure.compare import ComparisonRun, require_exact
     from specdec_cli.measure.suites import choose_prompts
     from specdec_cli.measure.variants import parse_variants
@@ -88,10 +88,10 @@ def compare(
     texts = [gather("-", None) or "" if each == "-" else each for each in prompt or ([piped] if piped else ())]
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
     if save:
-        kept_comparisons.require_writable_file(save)
+        saved_comparisons.require_writable_file(save)
     if html:
         require_writable_file(html)
-    before = kept_comparisons.load(against) if against else None
+    before = saved_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
     with ExitStack() as outputs:  # the last one first; if one fails, the others still come
@@ -102,7 +102,7 @@ def compare(
 
             outputs.callback(lambda: write_file(html, comparison_html.page(result)))
         if save:
-            outputs.callback(kept_comparisons.store, save, result)
+            outputs.callback(saved_comparisons.store, save, result)
     if run.error:
         raise run.error
     raise typer.Exit(code)
@@ -124,9 +124,9 @@ def _command(arguments: list[str]) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from specdec_cli.measure import kept_comparisons
+    from specdec_cli.measure import saved_comparisons
 
-    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in kept_comparisons.kept()]
+    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in saved_comparisons.kept()]
     if as_json:
         print(json_text(entries))
     elif entries:

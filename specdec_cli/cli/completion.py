@@ -35,7 +35,7 @@ rules = _listed("decoding.rules", lambda rules: rules.RULES)
 drafters = _listed("drafters", lambda drafters: ["auto", *drafters.names()])
 machines = _listed("measure.hardware", lambda hardware: hardware.names())
 serving_engines = _listed("measure.export", lambda export: export.ENGINES)
-results = _listed("measure.kept_comparisons", lambda kept: [name for name, _ in kept.kept()])
+results = _listed("measure.saved_comparisons", lambda kept: [name for name, _ in kept.kept()])
 
 
 def pairs(incomplete: str) -> list[tuple[str, str]]:

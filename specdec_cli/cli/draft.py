@@ -17,7 +17,7 @@ from specdec_cli.decoding.errors import UsageError
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.draft_copy import DraftCopyResult
     from specdec_cli.make_drafts.recipe import Recipe
-    from specdec_cli.make_drafts.train import DraftTrainingResult
+    from specdec_cli.make_drafts.training_run import DraftTrainingResult
 
 draft = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -127,7 +127,7 @@ def distill(
 ) -> Recipe:
     """Train a draft model on the target's answers. --from scratch makes a small new one."""
     from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe
-    from specdec_cli.pairs.sources import read_local
+    from specdec_cli.pairs.model_sources import read_local
 
     if from_ == "scratch":
         return ScratchRecipe(words, width, 2 if depth is None else depth)
@@ -198,7 +198,7 @@ def _train(
     """Train by a recipe. Every training command has these options."""
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.recipe import TrainingOptions
-    from specdec_cli.make_drafts.train import train_draft
+    from specdec_cli.make_drafts.training_run import train_draft
 
     try:
         temperatures = tuple(float(each) for each in temps.split(","))

@@ -19,7 +19,7 @@ from specdec_cli.user_files import decoded, is_file
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
 
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$", re.MULTILINE)
 _DIFF = re.compile(r"(?:diff|patch)\b|.*\n(?:diff --git |--- .*\n\+\+\+ |@@ -)")
@@ -32,7 +32,7 @@ _LEFT_OUT = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """A line in place of others, such as "# ... rest unchanged ...". An ellipsis alone is Python."""
-_MOST_LEFT_OUT = 200
+_MAX_LEFT_OUT = 200
 """Characters of a line that are searched for that: the time grows with their square."""
 _SAID = re.compile(
     r"\s*(?:sure|certainly|of course|okay|here(?:['\u2019]s| is| are| you go)|below|the (?:changed|updated|modified))\b"
@@ -63,11 +63,11 @@ class Passage:
             raise UsageError(f"{path} is not a file", "Name a text file.")
         try:
             with path.open("rb") as file:
-                data = file.read(_MOST_BYTES + 1)
+                data = file.read(_MAX_BYTES + 1)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}", "Check its path and permissions.") from None
-        if len(data) > _MOST_BYTES:
-            raise UsageError(f"{path} has more than {_MOST_BYTES >> 20} MiB", "Name a smaller file.")
+        if len(data) > _MAX_BYTES:
+            raise UsageError(f"{path} has more than {_MAX_BYTES >> 20} MiB", "Name a smaller file.")
         text = decoded(data, str(path), path)
         if "\0" in text:
             raise UsageError(f"{path} is not text: it holds zero bytes", "Name a text file.")
@@ -155,7 +155,7 @@ class Passage:
 
 
 def _left_out(text: str) -> int:
-    return sum(bool(_LEFT_OUT.match(line[:_MOST_LEFT_OUT])) for line in text.splitlines())
+    return sum(bool(_LEFT_OUT.match(line[:_MAX_LEFT_OUT])) for line in text.splitlines())
 
 
 def _blocks(answer: str, is_diff: bool) -> Iterator[tuple[str, bool]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
     from specdec_cli.settings.config import Settings
 
-_MOST_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26
 """The longest prompt: a device such as /dev/zero never ends."""
 
 
@@ -97,7 +97,7 @@ def unescaped(text: str) -> str:
 
 def _read(file: BinaryIO, source: str, path: Path | None = None) -> str:
     """The text of an open file. Raises UsageError if it is too long, or isn't text, OSError if it can't be read."""
-    data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise UsageError(f"{source} is too long for a prompt: more than {_MOST_BYTES >> 20} MiB", "Use a part of it.")
+    data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"{source} is too long for a prompt: more than {_MAX_BYTES >> 20} MiB", "Use a part of it.")
     return decoded(data, source, path)

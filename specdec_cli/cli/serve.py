@@ -20,7 +20,7 @@ from specdec_cli.cli.slots import DEFAULTS, OPTIONS, QUEUE, open_slots
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.wording import counted
 
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 """Lines of the log that may wait for the terminal."""
 _LAST_LINES_S = 1.0
 """Seconds that they may take at the end."""
@@ -76,7 +76,7 @@ def log() -> Iterator[Callable[[str], None]]:
     terminal can stop taking them, as after Ctrl-S, or be gone. If too many wait, it drops new ones. What modules log
     goes the same way.
     """
-    lines = Queue[str | None](_MOST_LINES)
+    lines = Queue[str | None](_MAX_LINES)
 
     def print_all() -> None:
         for line in iter(lines.get, None):

@@ -17,8 +17,8 @@ _ESCAPE = re.compile(r'\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U([\da-fA-F]{8})|(
 _READ = re.compile(r"\\U([\da-f]{8})|\\?(.)", re.S)
 """A character that `_parsed` read: by its code point if it was escaped."""
 _LAST = 0x10FFFF
-_MOST_COPIES = 8
-_MOST_STEPS = 50_000
+_MAX_COPIES = 8
+_MAX_STEPS = 50_000
 """How many steps may be spent on finding what can be one lexeme."""
 
 
@@ -98,7 +98,7 @@ class _Lark:
                 return str(parsed.name)
             case "RepetitionNode":
                 node, least, most = self._node(parsed.node), parsed.min_times, parsed.max_times
-                if isinstance(node, int) and least == most and 1 < least <= _MOST_COPIES:  # known to be that many
+                if isinstance(node, int) and least == most and 1 < least <= _MAX_COPIES:  # known to be that many
                     return _Sequence([node, *(self._place(self._classes[node]) for _ in range(1, least))])
                 return _Repeat(node, least, most)
             case "RegexNode":
@@ -223,7 +223,7 @@ class _Lark:
 
     def _step(self) -> None:
         self._steps += 1
-        if self._steps > _MOST_STEPS:
+        if self._steps > _MAX_STEPS:
             raise TimeoutError
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from specdec_cli.bounded_child import BoundedChild, Limits
 from specdec_cli.decoding.errors import UsageError
 
-MOST = Limits(cpu_s=1.0, most_bytes=256 << 20, bytes_per_input_byte=256, nice=10)
+MAX = Limits(cpu_s=1.0, most_bytes=256 << 20, bytes_per_input_byte=256, nice=10)
 """The limits within which a constraint must compile."""
 QUICK = Limits(cpu_s=0.1, most_bytes=32 << 20, bytes_per_input_byte=64)
 """Limits that most constraints don't reach by far."""
@@ -60,7 +60,7 @@ class Grammar:
     def __reduce__(self) -> tuple[type[Grammar], tuple[str, str]]:
         return Grammar, (self.kind, self.text)
 
-    def compiled(self, limits: Limits = MOST, stopped: Callable[[], bool] = lambda: False) -> str:
+    def compiled(self, limits: Limits = MAX, stopped: Callable[[], bool] = lambda: False) -> str:
         """The grammar for llguidance, which has compiled it in a child process within the limits.
 
         Raises UsageError if llguidance rejects it or no text matches it, GrammarTooLarge, or Interrupted once `stopped`

@@ -14,7 +14,7 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.constraint import Mask
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 
-_MOST_REQUIRED = 1024
+_MAX_REQUIRED = 1024
 """How much of a required text is tokenized at each position: all of a long one would take quadratic time."""
 _THINKING = (
     *(("<think>", "</think>", b""), ("[THINK]", "[/THINK]", b""), ("<|channel>", "<channel|>", b"")),
@@ -87,7 +87,7 @@ class GrammarState:
         self._follow(())
         if self._mode is not _Mode.BOUND:
             return []
-        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes()[:_MOST_REQUIRED])
+        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes()[:_MAX_REQUIRED])
         return tokens[:most]
 
     def completed(self, context: Sequence[int], prompt_tokens: int) -> bool:
@@ -219,7 +219,7 @@ class _Pieces(TokenizerWrapper):
         self._vocabulary = weakref.proxy(vocabulary)
 
     def __call__(self, text: str) -> list[int]:
-        tokens: list[int] = self._vocabulary.tokenize(text[:_MOST_REQUIRED], add_bos=False, special=False)
+        tokens: list[int] = self._vocabulary.tokenize(text[:_MAX_REQUIRED], add_bos=False, special=False)
         return tokens
 
 

@@ -13,7 +13,7 @@ from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.statistics import Interval, ratio_of_sums
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
-LEAST_PROBES = 3
+MIN_PROBES = 3
 """Fewer steps without a draft are too few to estimate the target's own speed."""
 _ENOUGH = 8
 """Fewer passes of one size are too few to show how much they vary."""
@@ -199,7 +199,7 @@ class Metrics:
     @property
     def probed_speedup(self) -> Interval | None:
         """How many times as fast as the target alone this run was; None if it had too few steps without a draft."""
-        if len(self.probe_s) < LEAST_PROBES or not (self.windows and self.drafted):
+        if len(self.probe_s) < MIN_PROBES or not (self.windows and self.drafted):
             return None
         windows = np.array(self.windows).reshape(-1, 3)
         windows[-1, :2] += self._alone, self._ended - self._began  # the last one goes on to the end

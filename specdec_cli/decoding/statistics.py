@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-LEAST_PROMPTS = 3
+MIN_PROMPTS = 3
 """Fewer say nothing about the spread."""
-_LEAST_RESAMPLED = 8
+_MIN_RESAMPLED = 8
 """Fewer ratios get Student's interval: for six of 0.32 to 0.65, resampling gave an interval up to 1.45, because some
 resamples contain only nearly equal ratios.
 """
@@ -100,7 +100,7 @@ def ratio_of_sums(over: ArrayLike, under: ArrayLike, variance: float = 0.0) -> I
     if not tops.size:
         return None
     n, mean = tops.size, float(tops.sum() / bottoms.sum())
-    if n < LEAST_PROMPTS:
+    if n < MIN_PROMPTS:
         return Interval(mean, None, None, n)
     error = math.sqrt(n / (n - 1) * float(((tops - mean * bottoms) ** 2).sum()) / float(tops.sum()) ** 2 + variance)
     factor = math.exp(_student(n - 1, 0.025) * error)
@@ -117,7 +117,7 @@ def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 
         return None
     logs = np.log(np.asarray(ratios, dtype=np.float64))
     n, mean = logs.size, float(logs.mean())
-    if n < LEAST_PROMPTS:
+    if n < MIN_PROMPTS:
         return Interval(math.exp(mean), None, None, n)
     error = float(logs.std(ddof=1)) / math.sqrt(n)
     if error == 0:
@@ -126,7 +126,7 @@ def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 
     errors = drawn.std(axis=1, ddof=1) / math.sqrt(n)
     usable = errors > 1e-12
     scores = (drawn.mean(axis=1)[usable] - mean) / errors[usable]
-    if n < _LEAST_RESAMPLED or scores.size < 100:  # too few different resamples
+    if n < _MIN_RESAMPLED or scores.size < 100:  # too few different resamples
         low, high = (sign * _student(n - 1, 0.025) for sign in (-1, 1))
     else:
         low, high = np.quantile(scores, (0.025, 0.975)).tolist()

@@ -14,7 +14,7 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Rows, Verdict
 
-_LEAST, _SHARE = 0.09, 0.3
+_MIN, _SHARE = 0.09, 0.3
 """Medusa's epsilon and delta: a token is typical if p(x) >= min(epsilon, delta * exp(-entropy of p))."""
 
 
@@ -33,7 +33,7 @@ def typical(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random
         p = sampler.categorical(row, ahead)
         if children:
             some = p.probs[p.probs > 0].astype(np.float64)
-            least = min(_LEAST, _SHARE * float(np.exp(np.sum(some * np.log(some)))))
+            least = min(_MIN, _SHARE * float(np.exp(np.sum(some * np.log(some)))))
             distances.append(_distance(p, p.probs >= least, draft, children))
             for child in children:
                 if p.prob(draft.tokens[child]) >= least:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.decoding.statistics import MIN_PROMPTS
 from specdec_cli.decoding.wording import counted
 from specdec_cli.display.tables import FittingTable, bullets, plain_table
 from specdec_cli.measure.compare import ComparisonResult
-from specdec_cli.measure.kept_comparisons import changes
+from specdec_cli.measure.saved_comparisons import changes
 from specdec_cli.measure.trials import Summary
 
 _NOISY = 0.1
@@ -180,7 +180,7 @@ def key(result: ComparisonResult, signs: bool = False) -> list[str]:
         lines += [words for each, words in _SIGNS.items() if each in shown]
     if small := result.small_categories:
         names = f"{', '.join(small[:_NAMED])}{' ...' if len(small) > _NAMED else ''}"
-        lines.append(f"no table for categories with fewer than {LEAST_PROMPTS} prompts: {names}")
+        lines.append(f"no table for categories with fewer than {MIN_PROMPTS} prompts: {names}")
     return lines
 
 

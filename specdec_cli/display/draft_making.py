@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
     from specdec_cli.make_drafts.draft_figures import DraftFigures
     from specdec_cli.make_drafts.recipe import TrainingStep
-    from specdec_cli.make_drafts.train import DraftTrainingResult
+    from specdec_cli.make_drafts.training_run import DraftTrainingResult
 
 
 class DraftView(ExitStack, CopyProgress):

@@ -37,7 +37,7 @@ _ENOUGH_PARTS = 6
 """
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
 """Draft lengths that are counted together."""
-_MOST_LINES, _MOST_IDLE_LINES = 3, 2
+_MAX_LINES, _MAX_IDLE_LINES = 3, 2
 """Lines of notes and report, without the bars; the second is for answers without a draft."""
 
 
@@ -88,7 +88,7 @@ def run_report(run: RunRecord) -> RenderableType:
     briefly = ", ".join([ended, *seed, *_adapters(settings)])
     layouts = [[*lines, line] for lines in shown for line in described]
     layouts += [[*lines[:-1], f"{lines[-1]}; {briefly}"] for lines in shown if lines]
-    most = _MOST_LINES if metrics.drafted else _MOST_IDLE_LINES
+    most = _MAX_LINES if metrics.drafted else _MAX_IDLE_LINES
     return Group(*notes, _FirstThatFits(layouts, most - len(notes), _speeds(run)))
 
 

@@ -45,7 +45,7 @@ class Folding:
         return Measurement(max(map(cell_len, parts), default=0), cell_len(text))
 
 
-_LEAST = 12  # cells that prose takes
+_MIN = 12  # cells that prose takes
 _WORD, _BREAKS = re.compile(r"\S+"), re.compile(r"(?<=[/\-_])|(?=\.[A-Za-z])")
 
 
@@ -122,7 +122,7 @@ class FittingTable:
         first, prose = min(widths[0], self.first, options.max_width), self.columns if self.folds else self.prose
         shown, room = 1, options.max_width - first
         for name, width in zip(self.columns[1:], widths[1:], strict=True):
-            room -= self.gap + (min(width, _LEAST) if name in prose else width)
+            room -= self.gap + (min(width, _MIN) if name in prose else width)
             shown += room >= 0
         whole = [name for name in self.columns[1:] if name not in prose]
         whole += self.columns[:1] if widths[0] == first <= options.max_width else []

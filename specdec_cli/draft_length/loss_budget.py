@@ -7,7 +7,7 @@ from __future__ import annotations
 START = 4.0
 """Steps of the target alone that may be lost at first: with 3, 0.996; with 5, the worst cell is at 0.947 of the
 target alone, not at 0.959."""
-_MOST = 24.0
+_MAX = 24.0
 """Steps that gains can save up: with 12, 0.996, and 0.95 where the text changes; with no limit, the same."""
 _SHARE = 0.005
 """The share of all time that may be lost: with 0.006, the same, and the worst cell of the bundled pair at 0.987."""
@@ -42,9 +42,9 @@ class LossBudget:
         return _HOPE * (2 * min(self.left / START, 1.0) - 1)
 
     def wait(self, steps: int = 1) -> None:
-        self.left = min(self.left + _SHARE * steps, _MOST)
+        self.left = min(self.left + _SHARE * steps, _MAX)
 
     def add(self, gain: float) -> None:
         """Count what a draft gained, or lost if negative, in steps of the target alone."""
-        self.left = min(self.left + gain, _MOST)
+        self.left = min(self.left + gain, _MAX)
         self.debt = max(self.debt - gain, 0.0)

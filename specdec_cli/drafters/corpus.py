@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _REPORT_EVERY_S = 0.1
 _CHUNK = 1 << 18  # characters
 _LOOKED_AT = 8 << 10  # bytes: a binary file has a NUL among the first ones
-_MOST_EACH = 4 << 20  # bytes of a file in a folder: larger ones are rarely written by hand
-_MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 bytes for each token
+_MAX_EACH = 4 << 20  # bytes of a file in a folder: larger ones are rarely written by hand
+_MAX_IN_ALL = 128 << 20  # bytes: sorting takes some 40 bytes for each token
 _HEAD = struct.Struct("=16sQQI28x")
 _MAGIC = b"specdec corpus" + struct.pack("=H", FORMAT)
-_MOST_KEPT = 2 << 30
+_MAX_KEPT = 2 << 30
 
 Index = tuple[memoryview, memoryview]
 """Tokens and their order, both int32."""
@@ -128,9 +128,9 @@ def find(names: Sequence[str]) -> list[Source]:
             raise _unusable(path, error) from None
     sources = list(chosen.values())
     size = sum(source.size for source in sources)
-    if size > _MOST_IN_ALL:
+    if size > _MAX_IN_ALL:
         what = f"the corpus has {format_bytes(size)} in {len(sources):,} files"
-        raise UsageError(f"{what}; the limit is {format_bytes(_MOST_IN_ALL)}", "Name only the folders that matter.")
+        raise UsageError(f"{what}; the limit is {format_bytes(_MAX_IN_ALL)}", "Name only the folders that matter.")
     if not size:
         raise UsageError(f"the corpus {', '.join(names)} is empty", "Name files or folders of text.")
     return sources
@@ -149,7 +149,7 @@ def _in_folder(folder: Path) -> Iterator[Source]:
             path = Path(place, name)
             with suppress(OSError):  # a dangling link
                 about = path.stat()
-                if not name.startswith(".") and path.is_file() and about.st_size <= _MOST_EACH:
+                if not name.startswith(".") and path.is_file() and about.st_size <= _MAX_EACH:
                     yield Source(path, about.st_size, about.st_mtime_ns, named=False)
 
 
@@ -238,7 +238,7 @@ def _prune(newest: Path) -> None:
     """Remove indexes that this one replaces, files left by killed runs, and the least recently used indexes."""
     remove_abandoned(newest.parent, "specdec-*.tmp")
     replaced = set(newest.parent.glob(f"{newest.name.partition('-')[0]}-*.index"))
-    old, room = list[Path](), _MOST_KEPT
+    old, room = list[Path](), _MAX_KEPT
     indexes = set(newest.parent.glob("*.index")) - replaced | {newest}
     for path in sorted(indexes, key=lambda path: path.stat().st_mtime, reverse=True):
         room -= path.stat().st_size

@@ -20,7 +20,7 @@ _PRIOR = (
 """How often matches of 1, 2, 3-4, 5-8 ... tokens come true; each where at most a quarter, at most half or more of
 the places agree, where there is only one, where 2 to 4 are of one mind, and where more are. As measured on Python's
 library: agreement says more than length."""
-LEAST_REACH = 0.05
+MIN_REACH = 0.05
 """Where it is so unlikely that all before it stand, no machine is cheap enough for another token."""
 
 
@@ -50,7 +50,7 @@ class CorpusLookup:
             sure.append(confidence)
             expected.append((token, kind))
             matched += 1
-            if reach <= LEAST_REACH or len(tokens) == most:
+            if reach <= MIN_REACH or len(tokens) == most:
                 break
         self._expected, self._since = expected, len(context)
         return tokens, sure

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEAST_PASSAGE = 16
+MIN_PASSAGE = 16
 """Tokens that an answer must share with a passage to follow it. With 5, other texts than edits run at 0.989 in the
 simulator, because they're full of short matches. With 24, edits run at the same speed."""
 _CHANGE_ENDS = 5

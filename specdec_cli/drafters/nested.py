@@ -16,7 +16,7 @@ from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, St
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 
-_FIRST_PACE, _MOST = 4, 12
+_FIRST_PACE, _MAX = 4, 12
 """Tokens to guess: at first, and at most. Doubled if all are accepted, halved if most aren't."""
 
 
@@ -62,7 +62,7 @@ class NestedDrafter(ModelDrafter):
             if not policy.should_read(len(tokens)):
                 break
             if accepted == len(guess.tokens) > 0:
-                self._pace = min(2 * self._pace, _MOST)
+                self._pace = min(2 * self._pace, _MAX)
             elif accepted < len(guess.tokens) / 2:
                 self._pace = max(self._pace // 2, 1)
             room = min(self._pace, budget - len(tokens) - 1, model.max_rows - 1)

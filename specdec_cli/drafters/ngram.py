@@ -15,8 +15,8 @@ from operator import mul
 
 from specdec_cli.decoding.types import MIN_FIRST_CONFIDENCE, NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
-from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
-from specdec_cli.drafters.cursor import KINDS, LEAST_PASSAGE, LONGEST_MATCH, Cursor, Resumption
+from specdec_cli.drafters.corpus_lookup import MIN_REACH, CorpusLookup
+from specdec_cli.drafters.cursor import KINDS, LONGEST_MATCH, MIN_PASSAGE, Cursor, Resumption
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.success_rates import SuccessRates
 from specdec_cli.drafters.suffix_automaton import PromptCache, SuffixAutomaton
@@ -123,7 +123,7 @@ class NgramDrafter:
         """What follows a match of so many tokens, or the surest resumption, and how sure of each token that is."""
         text, tokens, sure = self._text, list[int](), list[float]()
         reach = 1.0
-        while len(tokens) < most and reach > LEAST_REACH:
+        while len(tokens) < most and reach > MIN_REACH:
             state, matched, token = self._continued(state, matched)
             confidence = self._record.rate(self._kind(state, matched)) if token >= 0 else 0.0
             taken: Resumption | None = None
@@ -186,7 +186,7 @@ class NgramDrafter:
                 self._resumed.learn(self._kind_of(each, expected), float(text.tokens[each.place] == token))
             self._cursor.advance(token)
             text.append(token)
-            if self._cursor.lost and text.length(text.match) >= LEAST_PASSAGE:
+            if self._cursor.lost and text.length(text.match) >= MIN_PASSAGE:
                 self._cursor.follow(text.first_end(text.match) + 1)
 
     def _kind(self, state: int, matched: int) -> int:

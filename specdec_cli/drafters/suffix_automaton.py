@@ -17,7 +17,7 @@ _ROOT = 0
 _NONE = -1
 _DEPTH = 6
 """How many suffixes of the text, the longest first, learn what really followed."""
-_MOST_WEIGHT = 8
+_MAX_WEIGHT = 8
 """A continuation that followed so much more often than others has to be contradicted as often to be given up."""
 
 
@@ -113,7 +113,7 @@ class SuffixAutomaton:
                 self._next[state] = self.follower(state)
                 self._weight[state] = 1
             if self._next[state] == token:
-                self._weight[state] = min(self._weight[state] + 1, _MOST_WEIGHT)
+                self._weight[state] = min(self._weight[state] + 1, _MAX_WEIGHT)
             else:
                 self._weight[state] -= 1
                 if self._weight[state] < 1:

@@ -21,7 +21,7 @@ from specdec_cli.decoding.sampling import StandardSampler, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Draft, DraftModel, LengthPolicy, Rows, Step
 from specdec_cli.drafters.translation import TranslatedContext, Translation
 
-_LEAST_RATE = 0.02
+_MIN_RATE = 0.02
 """The weight of the latest step in the running means, after the first 50."""
 
 
@@ -94,7 +94,7 @@ class TranslatedDrafter:
         p = self._sampler.categorical(rows[0])
         overlap = float(np.minimum(p.probs, onto(p, q)).sum())
         self._measured += 1
-        rate = max(1 / self._measured, _LEAST_RATE)
+        rate = max(1 / self._measured, _MIN_RATE)
         self._drawn += rate * ((overlap / (2 - overlap) if self._sampler.coupled else overlap) - self._drawn)
         self._likeliest += rate * (p.prob(likeliest) - self._likeliest)
 

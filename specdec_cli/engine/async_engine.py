@@ -17,7 +17,7 @@ from specdec_cli.llama.interrupt import Interrupt
 
 _Given = ParamSpec("_Given")
 _T = TypeVar("_T")
-_MOST_THREADS = 64
+_MAX_THREADS = 64
 
 
 def _awaited(
@@ -62,7 +62,7 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._idle: list[Session] = []
-        self._pool = ThreadPoolExecutor(_MOST_THREADS, "answer")
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, "answer")
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -85,7 +85,7 @@ def why_nothing_was_drafted(steps: Sequence[Step], two_over_one: float | None, d
     return f"2 tokens take {two_over_one:.1f}x as long as 1{busy}"
 
 
-_PARTS, _LEAST_TOKENS = 8, 12
+_PARTS, _MIN_TOKENS = 8, 12
 """Parts of an answer, and the fewest tokens of a part. A shorter answer is written as a whole, ROUNDS times."""
 _ROUNDS = 5
 
@@ -99,7 +99,7 @@ def paired_speeds(
     from part to part. write: continues the answer after so many tokens, with settings that limit the length. Empty if
     the answer is too short, or after Ctrl-C.
     """
-    count = min(_PARTS, len(answer) // _LEAST_TOKENS)
+    count = min(_PARTS, len(answer) // _MIN_TOKENS)
     starts = [number * len(answer) // count for number in range(count)] if count >= 3 else [0] * _ROUNDS
     size = len(answer) // count if count >= 3 else len(answer)
     both = [settings.alone(), settings]

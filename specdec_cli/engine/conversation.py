@@ -15,7 +15,7 @@ from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 from specdec_cli.weights.prompt import Message, render
 
-LEAST_ANSWER = 64
+MIN_ANSWER = 64
 """Tokens that a prompt must leave free for the answer."""
 
 
@@ -191,7 +191,7 @@ class Conversation:
         of them that the next prompts begin like this one.
         """
         most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
-        answer = max(LEAST_ANSWER, min(self.settings.max_tokens, most // 4))
+        answer = max(MIN_ANSWER, min(self.settings.max_tokens, most // 4))
         system = self._n_system
         first = system + (self.n_dropped if self.drops_oldest else 0)
         questions = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
@@ -214,10 +214,10 @@ class Conversation:
         _, *later = [i for i in questions if i >= first]
         if later and self.drops_oldest:
             # After a long question there may be room for earlier ones, but not for several turns more.
-            places = (place(later, room) for room in (several, most - answer, most - LEAST_ANSWER))
+            places = (place(later, room) for room in (several, most - answer, most - MIN_ANSWER))
             first = later[next((i for i in places if i < len(later) - 1), -1)]
             prompt = prompt_from(first)
-        if len(prompt.tokens) + LEAST_ANSWER > most:
+        if len(prompt.tokens) + MIN_ANSWER > most:
             what = f"the conversation fills the context of {most:,} tokens"
             raise ContextFull(what, "Start a new one, or set a larger context (-c).")
         return prompt, first

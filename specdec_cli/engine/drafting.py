@@ -29,10 +29,10 @@ from specdec_cli.weights import tuning
 from specdec_cli.weights.learned import Learning
 from specdec_cli.weights.weights import Weights
 
-_MOST_POLICIES = 64
+_MAX_POLICIES = 64
 _SPARE = 1024
 """Tokens of a prediction that may be left out by an answer."""
-_MOST_CHARACTERS = 16  # of a token: what comes behind so many need not be tokenized
+_MAX_CHARACTERS = 16  # of a token: what comes behind so many need not be tokenized
 
 
 class Drafting:
@@ -93,7 +93,7 @@ class Drafting:
         if not settings.prediction or not settings.cascade.reads_texts:
             return ()
         most = 2 * min(settings.max_tokens + written, self._models.target.open_kv.n_ctx) + _SPARE
-        text = settings.prediction[: most * _MOST_CHARACTERS]
+        text = settings.prediction[: most * _MAX_CHARACTERS]
         if self._prediction[0] != text:  # the parts of a measurement, and turns of a chat, share it
             self._prediction = text, self._weights.target.model.tokenize(text, add_bos=False, special=False)
         return self._prediction[1][:most]
@@ -134,7 +134,7 @@ class Drafting:
     def _keep(self, key: tuple[Any, ...], policy: LengthPolicy, costs: CostModel | None = None) -> LengthPolicy:
         """Keep a policy. If there are too many, as in a server, drop the one unused for longest."""
         self._policies[key] = policy, costs
-        if len(self._policies) > _MOST_POLICIES:
+        if len(self._policies) > _MAX_POLICIES:
             self._policies.pop(oldest := next(iter(self._policies)))
             self._shown.pop(oldest, None)
         return policy

@@ -13,7 +13,7 @@ from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.session import Session
-from specdec_cli.llama.shared_context import MOST_TEXTS
+from specdec_cli.llama.shared_context import MAX_TEXTS
 from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
 from specdec_cli.weights.prompt import Prompt
 from specdec_cli.weights.weights import Weights
@@ -49,8 +49,8 @@ class ParallelAnswers:
         Raises UsageError on settings with which answers can't share passes, SpecdecError if memory is short.
         """
         settings = session.settings_of(sampling, speculative)
-        if not 1 <= parallel <= MOST_TEXTS:
-            what = f"parallel={parallel} is not between 1 and {MOST_TEXTS}, the most answers that fit into one pass"
+        if not 1 <= parallel <= MAX_TEXTS:
+            what = f"parallel={parallel} is not between 1 and {MAX_TEXTS}, the most answers that fit into one pass"
             raise UsageError(what, "Set it to the number of answers to compute at once; the others wait.")
         if n < 1:
             raise UsageError(f"n={n} is below 1", "Set it to the number of answers to each prompt.")

@@ -29,7 +29,7 @@ from specdec_cli.weights.weights import Weights
 
 _LOG = logging.getLogger(__name__)
 
-_MOST_LOST = 16
+_MAX_LOST = 16
 """Tokens that a slot's text may lose to one that begins alike although another slot is empty: a pass or two reads them.
 """
 
@@ -195,7 +195,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         common = {slot: _kv(slot).common(job.prompt) for slot in self._free}
         similar = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _kv(slot).length]
         slot = max(similar, key=lambda slot: common[slot]) if similar else self._free[0]
-        if _kv(slot).length > common[slot] + _MOST_LOST:
+        if _kv(slot).length > common[slot] + _MAX_LOST:
             slot = next((other for other in self._free if not _kv(other).length), slot)
         self._free.remove(slot)
         slot.interrupt.clear()

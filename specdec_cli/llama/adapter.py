@@ -10,7 +10,7 @@ from pathlib import Path
 from specdec_cli.decoding.errors import UsageError
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
-_MOST = 3.4e38
+_MAX = 3.4e38
 """The largest scale: it is a 32-bit float."""
 
 
@@ -30,7 +30,7 @@ class Adapter:
         if not (name and _NUMBER.fullmatch(tail)):
             return cls(Path(text))
         scale = float(tail)
-        if not abs(scale) <= _MOST:
+        if not abs(scale) <= _MAX:
             raise UsageError(f"the scale of {name} cannot be {tail}", "Give a finite number, such as 0.5.")
         return cls(Path(name), scale)
 

@@ -18,7 +18,7 @@ LAST, OUTPUT = -1, -2
 """Special layers: the output of the last one; and, only on its own, the input of the output matrix, which is that
 output after its norm.
 """
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 """The most bytes of rows; beyond, the older half is dropped. 16,384 tokens of a model with rows of 4,096 values."""
 
 _OTHER = "Use another drafter: --drafter ngram needs no draft model."
@@ -103,7 +103,7 @@ class HiddenRows:
             self.first, self._count = first, 0
         needed = self._count + len(rows)
         if needed > len(self._rows):
-            if 2 * len(self._rows) * self.width * 4 > _MOST_BYTES and self._count:
+            if 2 * len(self._rows) * self.width * 4 > _MAX_BYTES and self._count:
                 dropped = (self._count + 1) // 2
                 self._rows[: self._count - dropped] = self._rows[dropped : self._count]
                 self.first, self._count = self.first + dropped, self._count - dropped

@@ -22,7 +22,7 @@ from pathlib import Path
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.json_store import JsonStore, digest
 from specdec_cli.llama import building, host
-from specdec_cli.llama.trials import FROM_OUTSIDE, NO_GPU, SCRIPT, Child, name_of
+from specdec_cli.llama.trial_process import FROM_OUTSIDE, NO_GPU, SCRIPT, Child, name_of
 from specdec_cli.user_files import cache_dir
 
 USUAL = frozenset({1, 2, 8, 12, 14})

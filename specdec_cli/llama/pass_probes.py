@@ -13,7 +13,7 @@ from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama.context import Context
 
-_FILL, _MOST_ROUNDS = 128, 64
+_FILL, _MAX_ROUNDS = 128, 64
 _SLOW = 1 / 12
 """If a pass over one token takes this share of the budget, it isn't repeated for precision."""
 
@@ -77,7 +77,7 @@ def pass_laps(
     context.rewind(0)
     context.decode(tokens[: fill + 1])  # the first pass also has to load memory pages
     deadline = perf_counter() + budget_s
-    for turn in range(_MOST_ROUNDS):
+    for turn in range(_MAX_ROUNDS):
         for index, size in enumerate(sizes):
             if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
                 continue

@@ -34,7 +34,7 @@ and where a recurrent state has snapshots, a ubatch of ten or fewer would abort 
 _NEVER = -1e30
 """The logit of tokens that are never to be written: finite, so that differences of logits are, too."""
 
-MOST_SEQUENCES = 256
+MAX_SEQUENCES = 256
 """llama.cpp's limit (LLAMA_MAX_SEQ); beyond it, it aborts the process."""
 
 # The bindings' declaration returns a pointer object, but `run` compares plain addresses from pass to pass.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specdec_cli.decoding.errors import UsageError
 
 _CPU = ("none", "cpu")
-_MOST = 3.4e38
+_MAX = 3.4e38
 """The largest share: it is a 32-bit float."""
 
 
@@ -103,6 +103,6 @@ def _shares(text: str) -> tuple[float, ...]:
         shares = tuple(map(float, text.split(",")))
     except ValueError:
         shares = ()
-    if not shares or not all(0 <= share <= _MOST for share in shares) or not any(shares):
+    if not shares or not all(0 <= share <= _MAX for share in shares) or not any(shares):
         raise UsageError(f"tensor split cannot be {text!r}", "Give one number, 0 or more, per device, as in 3,1.")
     return shares

@@ -24,7 +24,7 @@ _CONNECT_S = 3.0
 _HELLO, _DEVICE_COUNT = 14, 15
 _CAPABILITIES, _HELLO_BYTES = 24, 28
 """Commands of ggml's protocol since its version 4, and bytes of a greeting and of the answer."""
-_MOST_DEVICES = 256
+_MAX_DEVICES = 256
 _connected: dict[str, list[int]] = {}
 _FIX = "Use an address of this machine and a free port."
 
@@ -88,7 +88,7 @@ def _reach(server: str, insecure: bool) -> str:
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         reason = "no answer" if isinstance(error, TimeoutError) else _reason(error)
         raise SpecdecError(f"there is no server at {server}: {reason}", fix) from None
-    if count > _MOST_DEVICES:
+    if count > _MAX_DEVICES:
         raise SpecdecError(f"the server {server} claims {count:,} devices", "Check its output, and restart it.")
     return f"{address}:{port}"
 

@@ -11,8 +11,8 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import N_BATCH, Chunk, Passes
 
-_LEAST_CHUNK = 64
-MOST_TEXTS = (N_BATCH - _LEAST_CHUNK) // 2
+_MIN_CHUNK = 64
+MAX_TEXTS = (N_BATCH - _MIN_CHUNK) // 2
 """The most texts that a pass has room for if each has at least one draft token."""
 _CPU_MIXED = 63
 """From 64 rows on, llama.cpp's attention on a CPU skips other texts' cells only where all rows of a tile do
@@ -21,7 +21,7 @@ _CPU_MIXED = 63
 
 def most_rows(rows: int, texts: int) -> int:
     """How many rows of `rows` each of `texts` texts may get from a pass."""
-    return min(rows, (N_BATCH - _LEAST_CHUNK) // texts)
+    return min(rows, (N_BATCH - _MIN_CHUNK) // texts)
 
 
 class SharedContext:

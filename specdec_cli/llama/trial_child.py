@@ -1,4 +1,4 @@
-"""The script that a child of trials.py runs: it tries kernels, a model file or heads, and llama.cpp may end it.
+"""The script that a child of trial_process.py runs: it tries kernels, a model file or heads, and llama.cpp may end it.
 
     trial_child.py kernels PARENT FOLDER THREADS extra|plain TYPE...  exits with 1 and a reason if kernels don't work,
                                                                        with 2 if they can't be tried
@@ -26,7 +26,7 @@ EVERY_BYTE = bytes(range(1, 256)).decode("latin-1").encode() + bytes(range(0x80,
 """Characters of one and two bytes, and bytes that aren't UTF-8: everything that a tokenizer may fall back to."""
 
 WIDTHS = (1, 2, 4, 5, 16, 17, 64)
-MOST_DISTANCE = 0.15
+MAX_DISTANCE = 0.15
 """The largest distance of rows that passes, relative to their spread. Rounding of 8-bit activations gives 0.01 to 0.03,
 a wrong kernel 1."""
 
@@ -34,7 +34,7 @@ _WIDTH, _HIDDEN, _VOCABULARY, _HEADS, _N_CTX = 256, 512, 512, 4, 128
 _SINGLE, _ALIGNMENT = 8, 32
 _F32, _TEXT, _U32, _FLOAT = 0, 8, 4, 6
 _MODEL_N_CTX, _SEVERAL = 256, 17
-_MOST_S = 600
+_MAX_S = 600
 """A trial ends by itself after this many seconds, in case its parent is gone."""
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -51,7 +51,7 @@ def limit(cpu_s: int, data_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     if hasattr(signal, "alarm"):
-        signal.alarm(_MOST_S)
+        signal.alarm(_MAX_S)
 
 
 def started(log: Callable[[int, bytes, object], None]) -> ModuleType:
@@ -164,7 +164,7 @@ def try_kernels(folder: Path, threads: int, extra_buffers: bool, types: list[int
                 return f"passes of {width} tokens give NaN or infinity for weights of type {kind}"
             expected = own[: len(rows)]
             distance = float(np.sqrt(np.mean((rows - expected) ** 2)) / max(float(expected.std()), 1e-9))
-            if distance > MOST_DISTANCE:
+            if distance > MAX_DISTANCE:
                 return f"passes of {width} tokens give wrong numbers for weights of type {kind}"
     return ""
 

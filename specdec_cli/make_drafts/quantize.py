@@ -17,7 +17,7 @@ _NEED_MATRIX = (
 """llama.cpp refuses these without an importance matrix (tensor_requires_imatrix), which specdec doesn't compute."""
 _NOT_MADE = ("NVFP4",)  # llama.cpp can read it, but not write it
 _EXPERTS_ONLY = "MXFP4"  # other tensors become Q8_0
-_MOST_SIZE = 0.99
+_MAX_SIZE = 0.99
 """A copy of more than this share of the target's size saves nothing."""
 _PRUNE = "Leave layers out instead: specdec draft prune."
 _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
@@ -72,7 +72,7 @@ def quantize(options: CopyOptions, type_: str) -> DraftCopyResult:
     with copy_job(options) as job:
         require_smaller(job.header, name)
         unfit, size = job.plan(file_type)
-        if size > _MOST_SIZE * job.header.size:
+        if size > _MAX_SIZE * job.header.size:
             sizes = f"{format_bytes(size)}, and the target has {format_bytes(job.header.size)}"
             raise UsageError(f"a copy in {name} would have {sizes}", _PRUNE)
         require_room(options.out.parent, size)

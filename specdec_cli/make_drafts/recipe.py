@@ -37,7 +37,7 @@ TREES = {"medusa": 4}
 """Branches of the trees of some drafters, as measured and as recommended."""
 _SCORE_BYTES = 28
 """Bytes of one of EAGLE-3's attention scores, in all steps of a draft and with their gradients."""
-_LEAST_WORDS = 64
+_MIN_WORDS = 64
 _ALWAYS_TIED = ("gemma", "plm")
 """Architectures for which llama.cpp refuses files with an output matrix."""
 
@@ -396,7 +396,7 @@ class ExitRecipe(Recipe):
 
 def require_sizes(words: int | None, width: int | None = None) -> None:
     """Raise UsageError for a draft that is too small, or whose rows don't fit the types' blocks of 32 values."""
-    if words is not None and words < _LEAST_WORDS:
-        raise UsageError(f"a vocabulary of {words} tokens is too small", f"Use --words {_LEAST_WORDS} or more.")
+    if words is not None and words < _MIN_WORDS:
+        raise UsageError(f"a vocabulary of {words} tokens is too small", f"Use --words {_MIN_WORDS} or more.")
     if width is not None and (width < 32 or width % 32):
         raise UsageError(f"hidden rows cannot have {width} numbers", "Use a multiple of 32, as in --width 256.")

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.chat import kept_conversations
+from specdec_cli.chat import saved_conversations
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.session import Session
@@ -117,8 +117,8 @@ def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput
     if name != CONVERSATIONS:
         return [(prompt, prompt.text) for prompt in tuning_prompts(session.pair.target_path, name)]
     turns: list[tuple[Prompt, PromptInput]] = []
-    for kept in kept_conversations.CONVERSATIONS.names():
-        messages = [{"role": each.role, "content": each.content} for each in kept_conversations.read(kept).messages]
+    for kept in saved_conversations.CONVERSATIONS.names():
+        messages = [{"role": each.role, "content": each.content} for each in saved_conversations.read(kept).messages]
         for number, message in enumerate(messages):
             if message["role"] == "user":
                 prompt = Prompt(f"{kept}/{number}", kept, message["content"])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
     from specdec_cli.settings.config import Settings
 
-_MOST_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26
 _FIX = "Record it again."
 _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
 
@@ -112,8 +112,8 @@ def read(path: Path) -> Recording:
     """Read a recording. Raises SpecdecError if the file isn't one."""
     try:
         with gzip.open(path) as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
             raise ValueError("it is too large")
         data = parse_json(text)
         record = from_json(data, _File)

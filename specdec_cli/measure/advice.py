@@ -22,7 +22,7 @@ from specdec_cli.measure.trials import Summary, Trial, Variant, acceptance_by_po
 from specdec_cli.measure.verdict import OverallVerdict
 from specdec_cli.settings.options import AUTO
 
-_LEAST_PASSES = 5
+_MIN_PASSES = 5
 """Fewer verifications of a size don't show what it costs."""
 _DECIDED = ("faster", "slower", "no difference")
 """Findings that are precise enough to predict from."""
@@ -157,7 +157,7 @@ def costs_of(trials: Sequence[Trial]) -> Costs | None:
     for trial in trials:
         for rows, (count, seconds) in trial.row_costs.items():
             laps.setdefault(rows, []).extend([seconds] * count)
-    verify = {rows: statistics.median(all_) for rows, all_ in laps.items() if len(all_) >= _LEAST_PASSES or rows == 1}
+    verify = {rows: statistics.median(all_) for rows, all_ in laps.items() if len(all_) >= _MIN_PASSES or rows == 1}
     if 1 not in verify:
         return None
     other = [(trial.sample_s + trial.overhead_s) / trial.steps for trial in trials if trial.steps]

@@ -23,7 +23,7 @@ from specdec_cli import __version__
 from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.decoding.statistics import MIN_PROMPTS
 from specdec_cli.gguf import memory
 from specdec_cli.json_store import to_json
 from specdec_cli.llama.placement import Device
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from specdec_cli.weights.model_pair import ModelPair
 
 _WARM_UP_TOKENS = 16
-_LEAST_ROOM = 16
+_MIN_ROOM = 16
 """Tokens that an answer must have room for, or its prompt is skipped as too long."""
 
 Update = Callable[[int, int], None]
@@ -161,7 +161,7 @@ class ComparisonResult:
     @property
     def categories(self) -> list[str]:
         """`all`, and each category with enough prompts for an interval, if there are several categories."""
-        return [name for name, prompts in self._category_sizes.items() if name == "all" or prompts >= LEAST_PROMPTS]
+        return [name for name, prompts in self._category_sizes.items() if name == "all" or prompts >= MIN_PROMPTS]
 
     @property
     def small_categories(self) -> list[str]:
@@ -236,7 +236,7 @@ class ComparisonRun:
         An interrupt or an error is raised if there are no trials yet; later, the result is partial.
         """
         room = self._settings.ctx or session.models.target.model.n_ctx_train or sys.maxsize
-        chosen = fitting(session, self._settings, prompts, room - _LEAST_ROOM, system, raw)
+        chosen = fitting(session, self._settings, prompts, room - _MIN_ROOM, system, raw)
         if not chosen:
             raise SpecdecError(
                 f"all {len(prompts)} prompts are too long for a context of {room:,} tokens",

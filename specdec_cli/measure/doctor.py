@@ -21,7 +21,7 @@ from specdec_cli.decoding.errors import DownloadError, SpecdecError
 from specdec_cli.drafters import corpus
 from specdec_cli.llama import building, host, kernels
 from specdec_cli.llama.placement import Device
-from specdec_cli.llama.trials import Child
+from specdec_cli.llama.trial_process import Child
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache

@@ -20,7 +20,7 @@ from specdec_cli.llama.adapter import Adapter
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.hardware import Hardware
 from specdec_cli.measure.simulate import (
-    LEAST_CONFIDENCE,
+    MIN_CONFIDENCE,
     WORTH_IT,
     StaticPolicy,
     StaticSetting,
@@ -350,7 +350,7 @@ def _script(parts: list[str]) -> tuple[str, str]:
 _REQUESTS = "Sampling options aren't exported: each request sets its own."
 ENGINES = {
     "llama-server": ServingEngine(
-        StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
+        StaticPolicy(MIN_CONFIDENCE, rereads=True, rule="match"),
         _LLAMA_NAMES,
         (*_OF_DRAFT_MODELS, "Its draft model reads verified tokens a second time."),
         "It accepts drafts as --accept match does: exact up to rounding, which it doesn't report. At a temperature it "

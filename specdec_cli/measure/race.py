@@ -39,13 +39,13 @@ class Stack:
     def push(self, item):
         \"""Put an item on top.\"""
 """
-_TOKENS, _LEAST_TOKENS, _ANSWER_S = 280, 80, 0.7
+_TOKENS, _MIN_TOKENS, _ANSWER_S = 280, 80, 0.7
 """Tokens of an answer. If the target is slow, an answer has as many as it writes in _ANSWER_S seconds, but at least
-_LEAST_TOKENS: more rounds show more than long ones.
+_MIN_TOKENS: more rounds show more than long ones.
 """
 RACE_S = 8.0
 """Seconds that a race takes at most."""
-LEAST_ROUNDS, MOST_ROUNDS = 5, 20
+MIN_ROUNDS, MAX_ROUNDS = 5, 20
 _NARROW = 0.04
 """Half the width of an interval, in log ratios, that is narrow enough to end the race."""
 _F32 = 0  # llama.cpp's number of the file type
@@ -174,14 +174,14 @@ class Race:
                     metrics = Metrics.of(self._session.events(self._prompt, 0, settings=short))
                     if number:
                         speeds[drafts].append(log(metrics.tokens_per_s or 1.0))
-        tokens = min(max(int(exp(fmean(speeds[False])) * _ANSWER_S), _LEAST_TOKENS), _TOKENS)
+        tokens = min(max(int(exp(fmean(speeds[False])) * _ANSWER_S), _MIN_TOKENS), _TOKENS)
         self._settings = {drafts: replace(own, max_tokens=tokens) for drafts, own in self._settings.items()}
         return fmean(speeds[True]) - fmean(speeds[False])
 
     def __iter__(self) -> Iterator[tuple[bool, Event]]:
         """Each event of each answer, and whether that answer uses drafts. Raises Interrupted."""
         until = min(self._until, monotonic() + RACE_S)
-        for number in range(MOST_ROUNDS):
+        for number in range(MAX_ROUNDS):
             answers: dict[bool, Metrics] = {}
             for drafts in (False, True) if number % 2 == 0 else (True, False):
                 answers[drafts] = Metrics()
@@ -198,7 +198,7 @@ class Race:
                 return
 
     def _is_narrow(self) -> bool:
-        interval = geometric_interval(self._ratios()) if len(self.alone) >= LEAST_ROUNDS else None
+        interval = geometric_interval(self._ratios()) if len(self.alone) >= MIN_ROUNDS else None
         return bool(interval and interval.low and interval.high and log(interval.high / interval.low) < 2 * _NARROW)
 
     def _ratios(self) -> list[float]:

@@ -23,7 +23,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 
 AHEAD = LONGEST
 """How many draft tokens after each position a recording must hold."""
-MOST = 256
+MAX = 256
 """The -n of replays."""
 
 FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
@@ -32,7 +32,7 @@ WORTH_IT = 1.02
 """A smaller predicted speedup counts as none, because predictions are no more precise."""
 _REMEDY = 1.05
 """A change is mentioned if it makes drafting at least this many times as fast as `auto`."""
-LEAST_CONFIDENCE = (0.0, 0.5, 0.75, 0.9)
+MIN_CONFIDENCE = (0.0, 0.5, 0.75, 0.9)
 """The minimum confidences to try for engines that have one."""
 
 
@@ -140,7 +140,7 @@ def _replay(answer: Answer, run: Run) -> None:
         drafted = accepted = 0
         draft_s = apart_s = 0.0
         # The policy knows how much more the answer may hold, not where it will end.
-        if budget := min(policy.limit(max(MOST, length) - at - 1), length - at - 1, AHEAD):
+        if budget := min(policy.limit(max(MAX, length) - at - 1), length - at - 1, AHEAD):
             for place in missed[-CATCH_UP_ROWS:] if behind > 2 else ():
                 policy.observe_counterfactual(answer.confidence[place], float(answer.accepted[place]))
             drafted, accepted, passes = _draft(policy, answer, at, budget)

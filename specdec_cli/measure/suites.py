@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FIX = "Write the text as `prompt`; `id` and `category` are optional, and text in quotes."
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
 """The suites that `tune` takes prompts from, if none is named."""
-_MOST_BYTES, _MOST_LINES = 16 << 20, 100_000  # a larger file is a mistake, such as a model
+_MAX_BYTES, _MAX_LINES = 16 << 20, 100_000  # a larger file is a mistake, such as a model
 _Value = TypeVar("_Value")
 
 
@@ -159,9 +159,9 @@ def _is_bundled(target: str | Path) -> bool:
 def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES or data.count(b"\n") > _MOST_LINES:
-            what = f"{path.name} is over {_MOST_BYTES >> 20} MB or {_MOST_LINES:,} lines, too large for prompts"
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES or data.count(b"\n") > _MAX_LINES:
+            what = f"{path.name} is over {_MAX_BYTES >> 20} MB or {_MAX_LINES:,} lines, too large for prompts"
             raise UsageError(what, "Use a part of it.")
         text = decoded(data, path.name, path)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 _EVENTS: dict[str, type[Event]] = {"prefill": Prefill, "step": Step, "done": Done}
 _OPTIONAL = {"parents": None, "path": None, "distance": None, "unread": 0, "free": 0}
 """Fields that are left out if they have these values, as for most drafts, which are chains."""
-_MOST = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
+_MAX = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
 """Exclusive upper limits of numbers; for others it is 2**53."""
 _LONGEST_LINE = 1 << 24
 _RECORD = "Record a run with: specdec run --trace FILE"
@@ -147,7 +147,7 @@ def _check(name: str, value: Any) -> None:
     elif isinstance(value, str):
         if any("\ud800" <= char <= "\udfff" for char in value):
             raise ValueError(f"half a surrogate pair in {name!r}")
-    elif value is not None and not -(name == "parents") <= value < _MOST.get(name, 2**53):
+    elif value is not None and not -(name == "parents") <= value < _MAX.get(name, 2**53):
         raise ValueError(f"{name!r} = {value!r:.40}")
 
 

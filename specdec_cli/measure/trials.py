@@ -18,7 +18,7 @@ FEW_DRAFTS = 20
 """With fewer drafts, the share of them that was accepted means little."""
 _HARDLY = 1.02
 """With fewer tokens in a pass, the target has written nearly everything alone."""
-_LEAST_S = 1e-9
+_MIN_S = 1e-9
 """No answer takes less time than this: a file that says so is damaged."""
 _COPIED = (
     *("prompt_tokens", "reason", "prefill_s", "ttft_s", "decode_s", "draft_s", "draft_prefill_s", "verify_s"),
@@ -82,7 +82,7 @@ class Trial:
     tokens_per_s: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        timed = len(self.tokens) > self.first and self.decode_s > _LEAST_S
+        timed = len(self.tokens) > self.first and self.decode_s > _MIN_S
         object.__setattr__(self, "tokens_per_s", (len(self.tokens) - self.first) / self.decode_s if timed else None)
 
     @property

@@ -38,7 +38,7 @@ _ANSWER = 64
 _PLACEMENT_CONTEXT = 256
 _ROOM = 32
 """Tokens of room after a prompt, for an answer and for drafts that continue after a rejected token."""
-_LEAST_TOKENS = 100
+_MIN_TOKENS = 100
 """Fewer recorded tokens say too little about acceptance."""
 _PATIENCE = 4
 
@@ -276,9 +276,9 @@ class Tuner:
             if answer.accepted:
                 answers.append(answer)
             spent_s = perf_counter() - began
-            if spent_s > (budget_s if n_recorded(answers) >= _LEAST_TOKENS else _PATIENCE * budget_s):
+            if spent_s > (budget_s if n_recorded(answers) >= _MIN_TOKENS else _PATIENCE * budget_s):
                 break
-        if n_recorded(answers) < _LEAST_TOKENS:
+        if n_recorded(answers) < _MIN_TOKENS:
             problem = "too few tokens were recorded to predict anything"
             raise SpecdecError(problem, "Use more --seconds or other --prompts.")
         return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*session.pair.paths))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
+from specdec_cli.decoding.statistics import MIN_PROMPTS, Interval
 from specdec_cli.measure.trials import Summary
 
 Pays = Literal[
@@ -151,7 +151,7 @@ def _words(best: Summary, pays: Pays, setting: str, default: str | None) -> tupl
         headline = f"Inconclusive: {name} may be faster or slower than the target alone"
         return headline, f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
     count = "1 was" if best.speedup and best.speedup.count == 1 else "2 were"
-    headline = f"Too few prompts: {count} measured, and an interval needs at least {LEAST_PROMPTS}"
+    headline = f"Too few prompts: {count} measured, and an interval needs at least {MIN_PROMPTS}"
     return headline, "Without an interval, no speedup is claimed.", "Measure more prompts."
 
 

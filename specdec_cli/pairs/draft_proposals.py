@@ -15,7 +15,7 @@ from specdec_cli.gguf.tokenizer_comparison import Compatibility
 from specdec_cli.gguf.vocabulary import pre_tokenizer
 from specdec_cli.pairs import profiles, references
 from specdec_cli.pairs.hub import repository
-from specdec_cli.pairs.sources import ModelSource, read_source
+from specdec_cli.pairs.model_sources import ModelSource, read_source
 from specdec_cli.user_files import bundled_dir, parse_yaml
 
 _MAX_PROPOSALS = 5

@@ -17,8 +17,8 @@ from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.gguf.tokenizer_comparison import Check, Comparison, Compatibility
 from specdec_cli.pairs.hub.repository import RemoteModel
+from specdec_cli.pairs.model_sources import ModelSource, read_source
 from specdec_cli.pairs.profiles import is_profile, model_name
-from specdec_cli.pairs.sources import ModelSource, read_source
 from specdec_cli.user_files import format_bytes
 
 CONTEXT = 4096

@@ -22,9 +22,9 @@ from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.hub.download import DownloadProgress, download, has_right_checksum
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.hub.requests import hub_errors
+from specdec_cli.pairs.model_sources import ModelSource, read_source
 from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
 from specdec_cli.pairs.pulled_pairs import PulledPair
-from specdec_cli.pairs.sources import ModelSource, read_source
 from specdec_cli.user_files import expanded, format_bytes, is_file
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.statistics import LEAST_PROMPTS, Interval
+from specdec_cli.decoding.statistics import MIN_PROMPTS, Interval
 from specdec_cli.json_store import JsonStore
 from specdec_cli.weights.tuning import TUNINGS, path_of
 
@@ -24,7 +24,7 @@ class Speed:
 
     @property
     def interval(self) -> Interval:
-        return Interval(self.speedup, self.low, self.high, LEAST_PROMPTS)
+        return Interval(self.speedup, self.low, self.high, MIN_PROMPTS)
 
     @property
     def claimed(self) -> bool:

@@ -22,12 +22,12 @@ from specdec_cli.server.request_answering import Answering
 from specdec_cli.server.request_bodies import BODIES, InvalidRequest, parse
 from specdec_cli.user_files import cannot_write, try_out
 
-_MOST_LINE = 16 << 20
+_MAX_LINE = 16 << 20
 """Bytes of a request, as in the server."""
-_MOST_ANSWER = 1 << 28
-_MOST_LINES = 1_000_000
-_MOST_BAD = 1000
-_MOST_PIPED = 1 << 30
+_MAX_ANSWER = 1 << 28
+_MAX_LINES = 1_000_000
+_MAX_BAD = 1000
+_MAX_PIPED = 1 << 30
 """Bytes of a pipe; they are kept on the disk."""
 _PIECE = 1 << 20
 _WRITER_S = 2.0
@@ -113,7 +113,7 @@ class BatchRun:
     def _unanswered(self, done: set[bytes]) -> list[int]:
         """Where the requests start that the output doesn't answer. Invalid lines go to `bad`."""
         offsets, seen = [], set[bytes]()
-        for number, offset, line in _lines(self._requests, self._source, _MOST_LINE):
+        for number, offset, line in _lines(self._requests, self._source, _MAX_LINE):
             if not line.strip():
                 continue
             try:
@@ -122,9 +122,9 @@ class BatchRun:
                     raise ValueError(f"custom_id {request.custom_id!r:.80} is a duplicate")
             except (ValueError, RecursionError) as error:
                 self.bad.append((number, str(error)))
-                if len(self.bad) > _MOST_BAD:
+                if len(self.bad) > _MAX_BAD:
                     first, why = self.bad[0]
-                    what = f"more than {_MOST_BAD:,} lines of {self._source} are not requests; line {first}: {why}"
+                    what = f"more than {_MAX_BAD:,} lines of {self._source} are not requests; line {first}: {why}"
                     raise UsageError(what, _FORMAT) from None
                 continue
             seen.add(key)
@@ -136,7 +136,7 @@ class BatchRun:
         """Raises SpecdecError if the file has changed."""
         try:
             self._requests.seek(offset)
-            return _request(self._requests.readline(_MOST_LINE + 1))
+            return _request(self._requests.readline(_MAX_LINE + 1))
         except (OSError, ValueError, RecursionError):
             what = f"{self._source} has changed while its requests were answered"
             raise SpecdecError(what, "Run the same command again to continue.") from None
@@ -149,7 +149,7 @@ class BatchRun:
             return set()
         done, end = set(), 0
         with _opened(self._output, pipes=False) as file:
-            for number, _, line in _lines(file, self._output, _MOST_ANSWER):
+            for number, _, line in _lines(file, self._output, _MAX_ANSWER):
                 whole = line.endswith(b"\n")
                 if not whole and line.startswith(_BEGIN[: len(line)]):
                     break
@@ -189,7 +189,7 @@ def _key(custom_id: str) -> bytes:
 def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, int, bytes]]:
     """The lines of a file, with their numbers and where they start. Raises UsageError if one is too long."""
     offset = 0
-    for number in range(1, _MOST_LINES + 2):
+    for number in range(1, _MAX_LINES + 2):
         try:
             line = file.readline(most + 1)
         except OSError as error:
@@ -200,7 +200,7 @@ def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, int, by
             raise UsageError(f"line {number} of {path} is longer than {most >> 20} MiB", _FORMAT)
         yield number, offset, line
         offset += len(line)
-    raise UsageError(f"{path} has more than {_MOST_LINES:,} lines", "Split it into several files.")
+    raise UsageError(f"{path} has more than {_MAX_LINES:,} lines", "Split it into several files.")
 
 
 def _opened(path: Path, pipes: bool = True) -> BinaryIO:
@@ -229,8 +229,8 @@ def _copied(pipe: BinaryIO, path: Path) -> BinaryIO:
     os.set_blocking(pipe.fileno(), True)
     copy = tempfile.TemporaryFile()  # noqa: SIM115
     while piece := pipe.read(_PIECE):
-        if copy.tell() + len(piece) > _MOST_PIPED:
-            raise UsageError(f"more than {_MOST_PIPED >> 20} MiB come from {path}", "Write them to a file first.")
+        if copy.tell() + len(piece) > _MAX_PIPED:
+            raise UsageError(f"more than {_MAX_PIPED >> 20} MiB come from {path}", "Write them to a file first.")
         copy.write(piece)
     if not (copy.tell() or written_to):
         raise UsageError(f"no program writes to {path}", "Start that program first, or name a file.")

@@ -38,10 +38,10 @@ _BODY_S = 30.0
 _RETRY_S = 2
 _GONE = 499
 """nginx's status for a client that closed the request."""
-_MOST_NOTES = 100
+_MAX_NOTES = 100
 """Notes that are remembered, so that they aren't logged again."""
 _BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_SCRIPTS = ("tokens.js", "vendored/libraries.js", "chat_markdown.js", "chat_answer.js", "chat_kept.js", "chat_page.js")
+_SCRIPTS = ("tokens.js", "vendored/libraries.js", "chat_markdown.js", "chat_answer.js", "chat_saved.js", "chat_page.js")
 _T = TypeVar("_T")
 
 
@@ -67,7 +67,7 @@ class Server:
         log_note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._answering, self._strict, self._log, self._log_note = answering, strict, log, log_note
-        self._logged_notes = deque[str](maxlen=_MOST_NOTES)
+        self._logged_notes = deque[str](maxlen=_MAX_NOTES)
         self._metrics = ServerMetrics(answering.scheduler)
 
     def app(self, middleware: Sequence[Middleware]) -> Starlette:

@@ -31,7 +31,7 @@ from specdec_cli.weights.prompt import Prompt
 _T = TypeVar("_T")
 _QUICK_TEXT = 1 << 16
 """Characters of a text that is tokenized in milliseconds."""
-_MOST_TEXT = 1 << 20
+_MAX_TEXT = 1 << 20
 """Characters that /tokenize takes, which are a second's work."""
 _LARGE_GRAMMARS = 2
 """Large grammars in use at a time: each may take a hundred megabytes."""
@@ -128,8 +128,8 @@ class Answering:
         """The tokens of a text. add_bos: begin with the BOS token, if the vocabulary has one. Raises InvalidRequest if
         the text is too long, QueueFull.
         """
-        if len(text) > _MOST_TEXT:
-            what = f"the text has {len(text):,} characters, and the limit is {_MOST_TEXT:,}. Send it in parts."
+        if len(text) > _MAX_TEXT:
+            what = f"the text has {len(text):,} characters, and the limit is {_MAX_TEXT:,}. Send it in parts."
             raise InvalidRequest(what, "content")
         work = partial(self._any.models.target.model.tokenize, text, add_bos=add_bos)
         return await (self._apart(self._quick, work) if len(text) <= _QUICK_TEXT else self._slowly(work))

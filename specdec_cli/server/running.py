@@ -40,10 +40,10 @@ HEADERS_S = 10.0
 """Seconds that the headers of a request may take to arrive."""
 _CLOSING_S = 0.8
 """Seconds that the process may take to end after the grace period."""
-_MOST_CONNECTIONS = 1024
+_MAX_CONNECTIONS = 1024
 _OTHER_FILES = 64
 """File descriptors that aren't connections."""
-_MOST_AHEAD = 1 << 16
+_MAX_AHEAD = 1 << 16
 """Bytes that a client may send after a request, before it has its answer."""
 _TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -127,9 +127,9 @@ def _most_connections() -> int:
     try:
         import resource
     except ImportError:  # on Windows, which has no such limit
-        return _MOST_CONNECTIONS
+        return _MAX_CONNECTIONS
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_CONNECTIONS if allowed < 0 else max(min(_MOST_CONNECTIONS, allowed - _OTHER_FILES), 1)
+    return _MAX_CONNECTIONS if allowed < 0 else max(min(_MAX_CONNECTIONS, allowed - _OTHER_FILES), 1)
 
 
 class _Connection(H11Protocol):
@@ -152,7 +152,7 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.more_body and len(self.conn.trailing_data[0]) < _MOST_AHEAD:
+        if self.cycle is not None and not self.cycle.more_body and len(self.conn.trailing_data[0]) < _MAX_AHEAD:
             self.flow.resume_reading()  # or the end of the connection would be read only after the answer
         self._expect_headers()
 

@@ -185,13 +185,13 @@ def _check_length(settings: Settings) -> None:
 
 
 def _check_lookahead(settings: Settings) -> None:
-    from specdec_cli.llama.passes import MOST_SEQUENCES, N_BATCH
+    from specdec_cli.llama.passes import MAX_SEQUENCES, N_BATCH
 
     shape = settings.lookahead_shape
-    if shape.tokens + 1 > N_BATCH or shape.branches > MOST_SEQUENCES:
+    if shape.tokens + 1 > N_BATCH or shape.branches > MAX_SEQUENCES:
         raise UsageError(
             f"lookahead {settings.lookahead} does not fit into one pass of llama.cpp",
-            f"Make (W + G) * (N - 1) at most {N_BATCH}, and W + G at most {MOST_SEQUENCES}.",
+            f"Make (W + G) * (N - 1) at most {N_BATCH}, and W + G at most {MAX_SEQUENCES}.",
         )
     tokens = settings.draft_tokens
     if tokens != AUTO and tokens < shape.window_tokens and settings.cascade.looks_ahead:

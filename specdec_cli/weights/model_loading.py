@@ -18,7 +18,7 @@ from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.trials import FROM_OUTSIDE, Child, begin_load
+from specdec_cli.llama.trial_process import FROM_OUTSIDE, Child, begin_load
 from specdec_cli.user_files import cache_dir
 
 if TYPE_CHECKING:

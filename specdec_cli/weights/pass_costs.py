@@ -76,7 +76,7 @@ class PassCosts:
         """Switch to the saved costs for the context's threads. anew: start without any, to measure all again."""
         self.keep()
         self._key = replace(self._key, threads=self._context.threads)
-        self._kept = KeptCosts() if anew else self._load()
+        self._kept = SavedCosts() if anew else self._load()
 
     def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, with all rows of logits."""
@@ -124,12 +124,12 @@ class PassCosts:
     def _add(self, **news: Any) -> None:
         self._kept, self._news = replace(self._kept, **news), True
 
-    def _load(self) -> KeptCosts:
+    def _load(self) -> SavedCosts:
         try:
-            return load_kept(self._path, self._key) or KeptCosts()
+            return load_kept(self._path, self._key) or SavedCosts()
         except (SpecdecError, OSError) as error:
             self._note(f"pass times are measured again: {error}")
-            return KeptCosts()
+            return SavedCosts()
 
     def _timed(
         self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
@@ -159,7 +159,7 @@ class TimingKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCosts:
+class SavedCosts:
     """Seconds of a pass over n tokens: verify, with all rows of logits; draft, with one row."""
 
     verify: Points = field(default_factory=dict)
@@ -171,7 +171,7 @@ class KeptCosts:
     build: str = field(default="", compare=False)
 
 
-_COSTS = JsonStore(lambda: cache_dir() / "costs", KeptCosts, "They will be measured again.")
+_COSTS = JsonStore(lambda: cache_dir() / "costs", SavedCosts, "They will be measured again.")
 
 
 def path_of(model: Path, key: TimingKey) -> Path:
@@ -181,11 +181,11 @@ def path_of(model: Path, key: TimingKey) -> Path:
     return _COSTS.path(record_name((model.stem,), repr(identity), digits=12))
 
 
-def load_kept(model: Path, key: TimingKey) -> KeptCosts | None:
+def load_kept(model: Path, key: TimingKey) -> SavedCosts | None:
     """The saved costs of a model file. Raises SpecdecError if they are damaged."""
     return _COSTS.load(path_of(model, key).stem)
 
 
-def save_kept(model: Path, key: TimingKey, costs: KeptCosts) -> None:
+def save_kept(model: Path, key: TimingKey, costs: SavedCosts) -> None:
     record = replace(costs, model=model.name, machine=key.machine, build=key.build)
     _COSTS.save(path_of(model, key).stem, record)

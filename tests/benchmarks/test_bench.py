@@ -72,7 +72,7 @@ def test_a_noisy_cell_is_measured_again_at_most_three_times(measured):
     assert [each.attempts for each in measured.attempts] == [1], "each is given as soon as it is measured"
     noisy = measured(tools := Tools(jumping(2)))
     assert [each.attempts for each in measured.attempts] == [1, 2, 3]
-    assert noisy.attempts == 3 and noisy.noise > measure.MOST_NOISE and tools.forgot == 3
+    assert noisy.attempts == 3 and noisy.noise > measure.MAX_NOISE and tools.forgot == 3
     assert page.marked(noisy, "1.00x") == "1.00x\\*" and page.marked(quiet, "1.00x") == "1.00x"
 
 

@@ -13,8 +13,8 @@ import tiny
 from devices import device
 from full_disk import full_disk
 
-from specdec_cli.chat import kept_conversations
-from specdec_cli.chat.kept_conversations import CONVERSATIONS
+from specdec_cli.chat import saved_conversations
+from specdec_cli.chat.saved_conversations import CONVERSATIONS
 from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.engine.conversation import ContextFull, Conversation
@@ -190,8 +190,8 @@ def test_a_full_context_drops_several_turns_at_once_and_quickly(talk, monkeypatc
         assert all(len(answer.prompt) > 100 for answer, _ in turns[12:])
         assert turns[-1][0].tokens == afresh(talk, turns[-1][0])
         assert (dropped := conversation.n_dropped) > 100
-        kept_conversations.save(conversation, "full")
-        kept_conversations.restore(conversation, "full")
+        saved_conversations.save(conversation, "full")
+        saved_conversations.restore(conversation, "full")
         ask(conversation, "short")
         assert conversation.n_dropped == dropped, "a restored one begins where it began"
         ask(conversation, "long " * 62)
@@ -207,18 +207,18 @@ def test_dropped_turns_come_back_when_there_is_room(talk):
     """In a larger context, and for those that were removed."""
     with talk(ctx=512) as conversation:
         ask(conversation, "short")
-        kept_conversations.save(conversation, "short")
+        saved_conversations.save(conversation, "short")
         for turn in range(12):
             ask(conversation, f"Question {turn}, which is long?")
         dropped = conversation.n_dropped
         assert dropped > 4
-        kept_conversations.save(conversation, "long")
-        kept_conversations.restore(conversation, "short")
-        kept_conversations.save(conversation, "short")
+        saved_conversations.save(conversation, "long")
+        saved_conversations.restore(conversation, "short")
+        saved_conversations.save(conversation, "short")
         assert CONVERSATIONS.load("short").n_dropped == 0
         for _ in range(2):
-            kept_conversations.restore(conversation, "long")
-            kept_conversations.save(conversation, "long")
+            saved_conversations.restore(conversation, "long")
+            saved_conversations.save(conversation, "long")
         assert CONVERSATIONS.load("long").n_dropped == dropped
         while len(conversation.messages) > dropped + 2:
             conversation.undo()
@@ -228,7 +228,7 @@ def test_dropped_turns_come_back_when_there_is_room(talk):
             conversation.undo()
         assert ask(conversation, "short")[0].complete and conversation.n_dropped == 0
     with talk() as conversation:
-        kept_conversations.restore(conversation, "long")
+        saved_conversations.restore(conversation, "long")
         answer, _ = ask(conversation, "short")
         assert conversation.n_dropped == 0 and answer.tokens == afresh(talk, answer)
 
@@ -241,11 +241,11 @@ def test_a_kept_conversation_goes_on_without_being_read_again(talk):
         killed.parent.mkdir(parents=True, exist_ok=True)
         killed.touch()
         os.utime(killed, (1, 1))
-        kept_conversations.save(conversation, "mine")
+        saved_conversations.save(conversation, "mine")
         assert not killed.exists()
         expected, _ = ask(conversation, "three")
     with talk() as conversation:
-        assert kept_conversations.restore(conversation, "mine") == []
+        assert saved_conversations.restore(conversation, "mine") == []
         answer, reads = ask(conversation, "three")
         assert answer.tokens == expected.tokens and max(reads) < 30 < len(answer.prompt)
     record = CONVERSATIONS.path("mine")
@@ -253,7 +253,7 @@ def test_a_kept_conversation_goes_on_without_being_read_again(talk):
     for role, who in (("draft", "draft reads"), ("target", "models read")):
         record.write_text(saved.replace(f'"{role}": "', f'"{role}": "other '))
         with talk() as conversation:
-            (note,) = kept_conversations.restore(conversation, "mine")
+            (note,) = saved_conversations.restore(conversation, "mine")
             assert note.startswith(f"the {who} the conversation again") and "llama.cpp" in note
             assert bool(conversation.n_tokens) == (role == "draft"), "another target has other tokens"
             answer, _ = ask(conversation, "three")
@@ -266,9 +266,9 @@ def test_a_recurrent_state_is_saved_without_the_end_of_the_last_draft(talk, kind
     talk = partial(talk, kind=kind)
     with talk(sampling=SamplingParams(grammar=Grammar.rules("root ::= [a-z] [a-z] [a-z] [a-z]"))) as conversation:
         ask(conversation, "one")
-        kept_conversations.save(conversation, "mine")
+        saved_conversations.save(conversation, "mine")
     with talk() as conversation:
-        kept_conversations.restore(conversation, "mine")
+        saved_conversations.restore(conversation, "mine")
         answer, reads = ask(conversation, "two")
         assert answer.tokens == afresh(talk, answer) and max(reads) < 30 < len(answer.prompt)
 
@@ -276,9 +276,9 @@ def test_a_recurrent_state_is_saved_without_the_end_of_the_last_draft(talk, kind
 def test_a_kept_conversation_that_does_not_fit_is_read_again_without_its_oldest_turns(talk):
     with talk() as conversation:
         ask(conversation, "long " * 60)
-        kept_conversations.save(conversation, "long")
+        saved_conversations.save(conversation, "long")
     with talk(ctx=256) as conversation:
-        (note,) = kept_conversations.restore(conversation, "long")
+        (note,) = saved_conversations.restore(conversation, "long")
         assert "the models read the conversation again" in note
         assert ask(conversation, "two")[0].complete and conversation.n_dropped == 2
 
@@ -288,16 +288,16 @@ def saved(talk):
     """Conversations saved as "mine" and "other", and the next answer of the first."""
     with talk() as conversation:
         ask(other := Conversation(conversation.session), "other")
-        kept_conversations.save(other, "other")
+        saved_conversations.save(other, "other")
         ask(conversation, "one")
-        kept_conversations.save(conversation, "mine")
+        saved_conversations.save(conversation, "mine")
         return ask(conversation, "two")[0].tokens
 
 
 DAMAGES = {
     "a bit": lambda content: content[:-99] + bytes([content[-99] ^ 1]) + content[-98:],
     "cut": lambda content: content[:-1],
-    "another's": lambda _: kept_conversations.cache_path("other", "target").read_bytes(),
+    "another's": lambda _: saved_conversations.cache_path("other", "target").read_bytes(),
     "of an older format": lambda content: b"specdec-state-1\n" + content,
 }
 PLACES = {
@@ -311,7 +311,7 @@ PLACES = {
 
 @pytest.mark.parametrize("how", [*DAMAGES, *PLACES])
 def test_a_damaged_state_is_read_again(talk, saved, how):
-    path = kept_conversations.cache_path("mine", "draft" if how in PLACES else "target")
+    path = saved_conversations.cache_path("mine", "draft" if how in PLACES else "target")
     content = path.read_bytes()
     path.unlink()
     if how in PLACES:
@@ -319,11 +319,11 @@ def test_a_damaged_state_is_read_again(talk, saved, how):
     else:
         path.write_bytes(DAMAGES[how](content))
     with talk() as conversation:
-        notes = kept_conversations.restore(conversation, "mine")
+        notes = saved_conversations.restore(conversation, "mine")
         assert len(notes) == 1 and "its saved cache is gone or damaged" in notes[0]
         assert ask(conversation, "two")[0].tokens == saved
         if how in ("a folder", "a FIFO", "a device"):
-            (note,) = kept_conversations.save(conversation, "mine")
+            (note,) = saved_conversations.save(conversation, "mine")
             assert "cannot write" in note and not path.is_file()
 
 
@@ -340,7 +340,7 @@ def test_tokens_that_are_not_those_that_were_read_are_read_again(talk, saved, ol
     record = CONVERSATIONS.path("mine")
     record.write_text(record.read_text().replace(old, new))
     with talk() as conversation:
-        notes = kept_conversations.restore(conversation, "mine")
+        notes = saved_conversations.restore(conversation, "mine")
         assert len(notes) == 1 and "the models read the conversation again" in notes[0]
         answer, reads = ask(conversation, "two")
         assert answer.tokens == afresh(talk, answer) and max(reads) > 20
@@ -348,26 +348,26 @@ def test_tokens_that_are_not_those_that_were_read_are_read_again(talk, saved, ol
 
 def test_a_full_disk_keeps_what_was_saved_before(talk, saved):
     with talk() as conversation:
-        kept_conversations.restore(conversation, "mine")
+        saved_conversations.restore(conversation, "mine")
         ask(conversation, "two")
         with full_disk(100), pytest.raises(SpecdecError, match=r"cannot write .*mine\.json"):
-            kept_conversations.save(conversation, "mine")
+            saved_conversations.save(conversation, "mine")
         assert not list(CONVERSATIONS.folder().glob("*.tmp"))
         again = Conversation(conversation.session)
-        assert kept_conversations.restore(again, "mine") == []
+        assert saved_conversations.restore(again, "mine") == []
         assert ask(again, "two")[0].tokens == saved
 
 
 def test_where_the_caches_do_not_fit_the_messages_are_saved(talk, saved):
-    most_bytes = kept_conversations.cache_path("mine", "target").stat().st_size // 2
+    most_bytes = saved_conversations.cache_path("mine", "target").stat().st_size // 2
     with talk() as conversation:
-        kept_conversations.restore(conversation, "mine")
+        saved_conversations.restore(conversation, "mine")
         ask(conversation, "two")
         with full_disk(most_bytes):
-            notes = kept_conversations.save(conversation, "mine")
+            notes = saved_conversations.save(conversation, "mine")
         assert notes[0].startswith("the target will read the conversation again: cannot write")
     with talk() as conversation:
-        (note,) = kept_conversations.restore(conversation, "mine")
+        (note,) = saved_conversations.restore(conversation, "mine")
         assert note.startswith("the models read") and len(conversation.messages) == 4
         answer, _ = ask(conversation, "three")
         assert answer.tokens == afresh(talk, answer)
@@ -377,10 +377,10 @@ def test_what_is_not_there_damaged_or_no_name(talk):
     with talk() as conversation:
         for name in ("", "a/b", ".hidden", "x" * 200):
             with pytest.raises(UsageError, match="cannot be a conversation's name"):
-                kept_conversations.save(conversation, name)
+                saved_conversations.save(conversation, name)
         with pytest.raises(UsageError, match="no saved conversation 'mine'"):
-            kept_conversations.restore(conversation, "mine")
-        kept_conversations.save(conversation, "mine")
+            saved_conversations.restore(conversation, "mine")
+        saved_conversations.save(conversation, "mine")
         CONVERSATIONS.path("mine").write_text('{"format": 1, "messages": [{"role": "robot", "content": "x"}]}')
         with pytest.raises(SpecdecError, match="cannot read"):
-            kept_conversations.restore(conversation, "mine")
+            saved_conversations.restore(conversation, "mine")

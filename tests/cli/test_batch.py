@@ -116,7 +116,7 @@ def test_lines_without_end(models, tmp_path, monkeypatch):
     assert_refused(call("batch", *models, source, "-o", output), 2, "line 1 of", "is longer than 16 MiB")
     source.write_text("no request\n" * 1001)
     assert_refused(call("batch", *models, source, "-o", output), 2, "more than 1,000 lines of")
-    monkeypatch.setattr(batch_run, "_MOST_LINES", 2000)
+    monkeypatch.setattr(batch_run, "_MAX_LINES", 2000)
     source.write_text("\n" * 2001)
     assert_refused(call("batch", *models, source, "-o", output), 2, "has more than 2,000 lines")
 
@@ -131,7 +131,7 @@ def test_a_pipe(models, tmp_path, monkeypatch):
     with subprocess.Popen(["cp", source, pipe]) as writer:
         assert call("batch", *models, pipe, "-o", output).exit_code == 0 and len(answers(output)) == 3
         assert writer.wait(10) == 0
-    monkeypatch.setattr(batch_run, "_MOST_PIPED", 1 << 20)
+    monkeypatch.setattr(batch_run, "_MAX_PIPED", 1 << 20)
     with subprocess.Popen(["cp", device(tmp_path, "zero"), pipe], stderr=subprocess.DEVNULL):
         assert_refused(call("batch", *models, pipe, "-o", output), 2, "more than 1 MiB come from")
 

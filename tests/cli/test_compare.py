@@ -24,7 +24,7 @@ from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.session import Session
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.measure import kept_comparisons
+from specdec_cli.measure import saved_comparisons
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun
 from specdec_cli.measure.variants import ALONE
 
@@ -88,7 +88,7 @@ def test_results_are_kept_and_compared_with(tmp_path):
     pair[1].symlink_to(TARGET)
     assert (before := compare("--list")).stdout == "" and "No results" in before.stderr
     assert compare(*pair, *PROMPTS, "--save", "first").exit_code == 0
-    assert list(kept_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
+    assert list(saved_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
     same = against(*PROMPTS, "-c", 1024)  # another context, with the same models
     assert "then" in same and "target alone" in same.split("not paired")[1]
     for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
@@ -147,7 +147,7 @@ def test_a_trial_that_fails_or_is_interrupted_keeps_those_before_it(monkeypatch,
     assert result.partial and result.trials and result.divergences == ()
     assert interrupted or ("the GPU is lost" in done.stderr and "the GPU is lost" in result.notes)
     assert "PARTIAL" in comparison_tables.markdown(result)
-    assert kept_comparisons.load("cut") == result
+    assert saved_comparisons.load("cut") == result
 
 
 def test_the_threads_are_those_at_the_end(monkeypatch):
@@ -239,7 +239,7 @@ def test_wrong_answers_are_told(compared, monkeypatch):
 
 
 def test_a_kept_result_is_read_and_shown_as_it_was(snapshot):
-    kept = kept_comparisons.load(str(Path(__file__).parent / "unchanged" / "kept-comparison.json"))
+    kept = saved_comparisons.load(str(Path(__file__).parent / "unchanged" / "saved-comparison.json"))
     forms = {
         "screen": [*comparison_tables.tables(kept), comparison_tables.against(kept, kept)],
         "markdown": [comparison_tables.markdown(kept)],

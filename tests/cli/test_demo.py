@@ -17,7 +17,7 @@ PLAIN = next(each for each in racing.ARRANGEMENTS if not each.widened)
 
 
 def test_both_write_the_same_text_in_every_round(monkeypatch):
-    monkeypatch.setattr(racing, "MOST_ROUNDS", 2)
+    monkeypatch.setattr(racing, "MAX_ROUNDS", 2)
     monkeypatch.setattr(racing, "RACE_S", 300.0)
     arrangement = replace(PLAIN, drafter="ngram+model")
     with one_session(racing.settings(arrangement), Interrupt()) as session:
@@ -74,12 +74,12 @@ def test_on_a_slow_machine_answers_are_shorter(monkeypatch):
             race = racing.Race(session, PLAIN, monotonic() + 300)
             race.trial()
             lengths.append({own.max_tokens for own in race._settings.values()})
-    assert lengths == [{racing._LEAST_TOKENS}, {racing._TOKENS}]
+    assert lengths == [{racing._MIN_TOKENS}, {racing._TOKENS}]
 
 
 @pytest.mark.slow
 def test_the_screen(monkeypatch):
-    monkeypatch.setattr(racing, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(racing, "MAX_ROUNDS", 3)
     monkeypatch.setattr(racing, "RACE_S", 300.0)
     monkeypatch.setattr("specdec_cli.cli.demo._WHOLE_S", 300.0)
     said = succeeded("demo").stdout

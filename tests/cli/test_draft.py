@@ -17,7 +17,7 @@ from specdec_cli.display.draft_making import training_tables
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
 from specdec_cli.make_drafts.draft_figures import CategoryAcceptance, DraftFigures, ExpectedSpeedup
-from specdec_cli.make_drafts.train import DraftTrainingResult
+from specdec_cli.make_drafts.training_run import DraftTrainingResult
 from specdec_cli.pairs import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")
@@ -276,7 +276,7 @@ def test_without_pytorch_it_says_what_to_install(kind, monkeypatch, out):
     ("option", "said"), [("--what-if", "there is no hardware 'nosuch'"), ("--against", "neither a file")]
 )
 def test_what_is_for_the_page_is_looked_for_before_the_work(option, said, monkeypatch, out):
-    monkeypatch.setattr("specdec_cli.make_drafts.train.require_torch", lambda: None)
+    monkeypatch.setattr("specdec_cli.make_drafts.training_run.require_torch", lambda: None)
     assert_refused(draft("medusa", "-m", TARGET, "-o", out, option, "nosuch"), 2, said)
     assert inside(out.parent) == []
 

@@ -10,7 +10,7 @@ from exactness import spoilt
 
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.weights import pass_costs as costing
-from specdec_cli.weights import pass_costs as kept_costs
+from specdec_cli.weights import pass_costs as saved_costs
 
 SAMPLED = ["--temp", 0.8, "--seed", 7, "-n", 24]
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return"
@@ -70,7 +70,7 @@ def test_a_second_start_measures_nothing_unless_what_was_kept_cannot_be_used(mon
         patch.setattr(costing, "pass_seconds", None)
         again = found(TEXT, "-n", 8)
         assert again["timing"]["measuring_s"] == 0 and again["notes"] == []
-    path = kept_costs.path_of(TARGET, costing.timing_key(1))
+    path = saved_costs.path_of(TARGET, costing.timing_key(1))
     path.write_text(json.dumps({**json.loads(path.read_text()), "verify": {"1": -3}}))
     again = found(TEXT, "-n", 8)
     assert again["timing"]["measuring_s"] > 0

@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 from specdec_cli import Grammar
 from specdec_cli.constraints import grammar as grammar_module
 from specdec_cli.constraints.finite_schema import has_finite_value
-from specdec_cli.constraints.grammar import MOST, QUICK, GrammarTooLarge
+from specdec_cli.constraints.grammar import MAX, QUICK, GrammarTooLarge
 from specdec_cli.decoding.errors import Interrupted, UsageError
 
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_used(grammar, says):
 
 @pytest.mark.parametrize("text", ["(a{1,1000}){1,1000}", "(((a{1,100}){1,100}){1,100}){1,100}", "(a|b)*a(a|b){200}"])
 def test_a_regular_expression_that_would_explode_takes_little_time_and_memory(text):
-    assert Grammar.regex(text).compiled(replace(MOST, cpu_s=0.5))
+    assert Grammar.regex(text).compiled(replace(MAX, cpu_s=0.5))
 
 
 def chain(length, link):
@@ -113,7 +113,7 @@ def test_a_grammar_that_takes_much_is_refused_where_little_is_allowed(monkeypatc
     for _ in range(2):  # the second time it's known
         with pytest.raises(GrammarTooLarge):
             slow.compiled(QUICK)
-        assert slow.compiled(replace(MOST, cpu_s=20.0, nice=0))
+        assert slow.compiled(replace(MAX, cpu_s=20.0, nice=0))
 
 
 def test_kept_grammars_are_counted_in_characters():

@@ -21,10 +21,10 @@ from specdec_cli.measure.simulate import Prediction
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.model_sources import ModelSource
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
 from specdec_cli.pairs.pair_download import DownloadPlan, PlannedFile, PlannedModel
 from specdec_cli.pairs.pair_list import PairSummary
-from specdec_cli.pairs.sources import ModelSource
 from specdec_cli.pairs.speeds import Speed
 
 GB = 1000**3

@@ -87,7 +87,7 @@ def test_what_may_not_be_read(code, monkeypatch, what):
 
 
 def test_a_corpus_that_is_too_large(code, monkeypatch):
-    monkeypatch.setattr(corpus, "_MOST_IN_ALL", 10)
+    monkeypatch.setattr(corpus, "_MAX_IN_ALL", 10)
     with pytest.raises(UsageError, match="5 files"):
         corpus.find([str(code)])
 
@@ -172,7 +172,7 @@ def test_what_was_not_used_for_long_goes_first(code, monkeypatch):
         corpus.save_index(path, KEPT)
         os.utime(path, (1000 + age, 1000 + age))
     corpus.load_index(paths[0])  # which uses it
-    monkeypatch.setattr(corpus, "_MOST_KEPT", 2 * paths[0].stat().st_size)
+    monkeypatch.setattr(corpus, "_MAX_KEPT", 2 * paths[0].stat().st_size)
     corpus.save_index(paths[2], KEPT)
     assert set(corpus.folder().iterdir()) == {paths[0], paths[2]}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
-from specdec_cli.drafters.cursor import LEAST_PASSAGE, Cursor
+from specdec_cli.drafters.cursor import MIN_PASSAGE, Cursor
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.suffix_automaton import PromptCache, SuffixAutomaton
@@ -140,7 +140,7 @@ def drafted(prompt, answer, prediction=(), budget=8):
 
 
 def test_a_draft_goes_on_behind_a_change():
-    answer = [*PASSAGE[: LEAST_PASSAGE + 4], 7]
+    answer = [*PASSAGE[: MIN_PASSAGE + 4], 7]
     assert drafted([*PASSAGE, 1], answer, budget=4) == PASSAGE[21:25]
     assert drafted([*PASSAGE, 1], [*answer, 8, PASSAGE[20]], budget=4) == PASSAGE[21:25]
     assert drafted([*PASSAGE, 1], [*answer, *PASSAGE[23:25]], budget=4) == PASSAGE[25:29]

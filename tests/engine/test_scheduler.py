@@ -18,7 +18,7 @@ from specdec_cli.llama import passes
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import SharedContext
-from specdec_cli.weights.pass_costs import KeptCosts, PassCosts
+from specdec_cli.weights.pass_costs import PassCosts, SavedCosts
 
 PROMPTS = (
     "def median(values):\n    return",
@@ -263,7 +263,7 @@ def test_fewer_threads_measure_nothing_while_answers_run(monkeypatch):
     """That would overwrite the text of the first slot."""
     with answers(2, threads=None) as some:
         costs, timed = some.scheduler.slots.sessions[0].models.target.open_costs, []
-        monkeypatch.setattr(PassCosts, "_load", lambda _: KeptCosts())
+        monkeypatch.setattr(PassCosts, "_load", lambda _: SavedCosts())
         monkeypatch.setattr(PassCosts, "_timed", lambda *_: timed.append(1) or {1: 0.01})
         costs.thread_tuner._tell(1)
         some.ask(PROMPTS[0], SamplingParams(max_tokens=4))

@@ -18,9 +18,9 @@ SEED = os.environ.get("SPECDEC_FUZZ_SEED", "1")
 SCALE = float(os.environ.get("SPECDEC_FUZZ_SCALE", "1"))
 
 EXIT_CODES = {0, 1, 2, 3, 4, 130}
-MOST_BYTES = 300 << 20
+MAX_BYTES = 300 << 20
 """Of memory beyond what Python, specdec and llama.cpp take before the first model is read."""
-MOST_IN_CHILDREN = 1200 << 20
+MAX_IN_CHILDREN = 1200 << 20
 """The limit of a trial load, 1 GiB, and what it begins with."""
 PATIENCE = 4
 """How many times longer than on a machine of its own a case may take."""
@@ -59,7 +59,7 @@ class Ended:
         case = f"{about}\nexit code {self.code} after {self.seconds:.1f} s, {self.peak >> 20} MiB\n{self.text[-3000:]}"
         assert self.code in EXIT_CODES, case
         assert "Traceback" not in self.text and "Exception ignored" not in self.text, case
-        assert self.seconds < seconds and self.peak < MOST_BYTES and self.children < MOST_IN_CHILDREN, case
+        assert self.seconds < seconds and self.peak < MAX_BYTES and self.children < MAX_IN_CHILDREN, case
         return case
 
     def assert_sound(self, about: object, seconds: float = 5.0) -> None:

@@ -365,7 +365,7 @@ def test_what_is_asked_for_must_be_there(load, tmp_path, drafter, draft, said):
 @given(st.lists(st.tuples(st.sampled_from(["read", "cut", "tree"]), st.integers(1, 40)), max_size=12))
 def test_rows_are_those_of_the_text(monkeypatch, script):
     """Whatever was read, taken back and branched: the row before a token is that of the token before it."""
-    monkeypatch.setattr("specdec_cli.llama.hidden_rows._MOST_BYTES", 2 * 256 * 2 * 4)
+    monkeypatch.setattr("specdec_cli.llama.hidden_rows._MAX_BYTES", 2 * 256 * 2 * 4)
     made = []
     rows = HiddenRows.__new__(HiddenRows)
     monkeypatch.setattr(HiddenRows, "_read", lambda self, count: np.array(made[-count:], np.float32))

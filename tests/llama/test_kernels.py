@@ -11,7 +11,7 @@ import pytest
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import building, kernels, trial_child
 from specdec_cli.llama.bindings import lib
-from specdec_cli.llama.trials import SCRIPT, Child
+from specdec_cli.llama.trial_process import SCRIPT, Child
 
 MORE = 39
 HANG = f"{kernels._HANG} within 10 s"
@@ -165,9 +165,9 @@ def test_the_trial_sees_what_rounding_does_not_do(model):
         return np.sqrt(np.mean((rows - own[: len(rows)]) ** 2)) / own[: len(rows)].std()
 
     widths = (1, 2, 5, 16, 17)
-    assert max(map(distance, rows_of(write(12), widths).values())) < trial_child.MOST_DISTANCE / 3
+    assert max(map(distance, rows_of(write(12), widths).values())) < trial_child.MAX_DISTANCE / 3
     slipped = {"blk.0.ffn_down": np.roll(weights["blk.0.ffn_down"], 32, axis=1)}
-    assert min(map(distance, rows_of(write(12, **slipped), widths).values())) > 2 * trial_child.MOST_DISTANCE
+    assert min(map(distance, rows_of(write(12, **slipped), widths).values())) > 2 * trial_child.MAX_DISTANCE
 
 
 @pytest.mark.slow

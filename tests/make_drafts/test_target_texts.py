@@ -12,12 +12,12 @@ from engines import open_session
 from full_disk import full_disk
 from msgspec import json
 
-from specdec_cli.chat.kept_conversations import CONVERSATIONS, KeptConversation, KeptMessage
+from specdec_cli.chat.saved_conversations import CONVERSATIONS, SavedConversation, SavedMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import draft_figures as making
-from specdec_cli.make_drafts import target_texts, train
+from specdec_cli.make_drafts import target_texts, training_run
 from specdec_cli.make_drafts.recipe import DistilRecipe, MedusaRecipe, ScratchRecipe, TrainingOptions, TrainingPlace
 from specdec_cli.make_drafts.target_texts import (
     LIKELIEST,
@@ -115,17 +115,17 @@ def test_categories_and_temperatures_take_turns(session, tmp_path):
     own.write_text("\n".join(json.encode(each).decode() for each in entries))
     train = training_prompts(session, str(own), None, 512, raw=False).train
     assert [prompt.category for prompt in train][:4] == ["code", "chat"] * 2
-    turns = list(target_texts._in_turn(train, WANTED))
+    turns = list(target_texts._in_turn(training_run, WANTED))
     assert [temperature for _, temperature in turns][:4] == [0.0, 0.8, 0.8, 0.0]
-    both = [{temperature for tokens, temperature in turns[:32] if tokens == own} for own in train.values()]
+    both = [{temperature for tokens, temperature in turns[:32] if tokens == own} for own in training_run.values()]
     assert both == [{0.0, 0.8}] * 16 and all(temperature for _, temperature in turns[32:])
 
 
 def test_kept_conversations_are_prompts(chatting):
-    turns = [KeptMessage(role, text) for role, text in [("user", "hi"), ("assistant", "yes"), ("user", "why?")]]
-    CONVERSATIONS.save("long", KeptConversation((*turns, KeptMessage("user", "how?"))))
+    turns = [SavedMessage(role, text) for role, text in [("user", "hi"), ("assistant", "yes"), ("user", "why?")]]
+    CONVERSATIONS.save("long", SavedConversation((*turns, SavedMessage("user", "how?"))))
     for name in "abcdefg":
-        CONVERSATIONS.save(name, KeptConversation((KeptMessage("user", name),)))
+        CONVERSATIONS.save(name, SavedConversation((SavedMessage("user", name),)))
     with open_session(target=chatting[1], draft=None, drafter="none") as session:
         chosen = training_prompts(session, "conversations", None, 512, raw=False)
     ids = {prompt.id for prompt in [*chosen.train, *chosen.held_out]}
@@ -184,11 +184,11 @@ def test_an_unknown_token_that_also_ends_texts_is_in_every_prompt(session, monke
 
 def test_on_a_full_disk_recordings_are_still_known(tmp_path):
     recorded = tmp_path / "answers", TARGET, {}, WANTED
-    train._require_same(*recorded)
+    training_run._require_same(*recorded)
     with full_disk(0):
-        train._require_same(*recorded)
+        training_run._require_same(*recorded)
     with pytest.raises(SpecdecError, match="other prompts"):
-        train._require_same(*recorded[:2], {"x": [1]}, WANTED)
+        training_run._require_same(*recorded[:2], {"x": [1]}, WANTED)
 
 
 @pytest.mark.parametrize("others", ["", "abcdefg"])
@@ -198,9 +198,9 @@ def test_no_held_out_turn_is_part_of_a_training_prompt(others, tmp_path):
     template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     path = tiny.write(tmp_path / "chat.gguf", "llama", chat_template=template)
     for name in ["long", *others]:
-        turns = tuple(KeptMessage("user", f"{name} {number}") for number in range(7))
-        CONVERSATIONS.save(name, KeptConversation(turns))
-        CONVERSATIONS.save(f"{name}-again", KeptConversation(turns)) if others else None
+        turns = tuple(SavedMessage("user", f"{name} {number}") for number in range(7))
+        CONVERSATIONS.save(name, SavedConversation(turns))
+        CONVERSATIONS.save(f"{name}-again", SavedConversation(turns)) if others else None
     with open_session(target=str(path), draft=None, drafter="none") as session:
         chosen = training_prompts(session, "conversations", None, 512, raw=False)
     assert len(chosen.held_out) == (28 if others else 2) and len(chosen.train) >= 5
@@ -223,7 +223,7 @@ def test_another_machine_is_charged_for_this_draft(session, prompts, monkeypatch
 def training(tmp_path):
     place = TrainingPlace(TARGET, read_header(TARGET), tmp_path / "work", 1, Interrupt())
     options = TrainingOptions(str(TARGET), tmp_path / "out.gguf", tokens=1000, force=True)
-    return train._Training(ScratchRecipe(), options, place, None)
+    return training_run._Training(ScratchRecipe(), options, place, None)
 
 
 def test_texts_that_are_recorded_need_no_more_room(training, monkeypatch):
@@ -281,7 +281,7 @@ def test_what_a_kill_left_in_the_folder_is_removed(training):
 
 
 def test_heads_are_compared_in_trees_of_one_size(training, monkeypatch):
-    monkeypatch.setattr(train, "draft_figures", lambda settings, *_: (settings.drafter, settings.tree))
+    monkeypatch.setattr(training_run, "draft_figures", lambda settings, *_: (settings.drafter, settings.tree))
     old = DEMO / "medusa.gguf"
     heads = replace(training, recipe=MedusaRecipe(), progress=SimpleNamespace(measuring=lambda what: None))
     assert heads.measure({}, (old, read_header(old))) == (("medusa", 4), ("medusa", 4))

@@ -278,7 +278,7 @@ def test_a_file_that_is_not_there_and_a_bomb_that_is_not_unpacked(tmp_path, monk
     assert "cannot read" in refused(tmp_path / "none.json.gz")
     path = tmp_path / "r.json.gz"
     text = json.dumps(GOOD).encode()
-    monkeypatch.setattr(recordings, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(recordings, "_MAX_BYTES", 10_000)
     path.write_bytes(gzip.compress(text.ljust(10_000)))
     assert recordings.read(path).greedy
     path.write_bytes(gzip.compress(text.ljust(10_001)))

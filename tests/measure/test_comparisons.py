@@ -13,7 +13,7 @@ from test_statistics import trial
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display.comparison_tables import against
-from specdec_cli.measure import kept_comparisons
+from specdec_cli.measure import saved_comparisons
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, DivergentAnswer, MachineInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.trials import Variant, summarise
@@ -44,15 +44,15 @@ def shown(before, now=RESULT):
 
 
 def test_what_is_kept_comes_back(tmp_path):
-    kept_comparisons.require_writable_file("mine")
-    kept_comparisons.store("mine", RESULT)
-    assert kept_comparisons.load("mine") == kept_comparisons.load(kept(tmp_path)) == RESULT
-    assert "4.0   4.0" in shown(kept_comparisons.load("mine")) and "1.00x" not in shown(RESULT)
+    saved_comparisons.require_writable_file("mine")
+    saved_comparisons.store("mine", RESULT)
+    assert saved_comparisons.load("mine") == saved_comparisons.load(kept(tmp_path)) == RESULT
+    assert "4.0   4.0" in shown(saved_comparisons.load("mine")) and "1.00x" not in shown(RESULT)
     for name, mtime in (("mine", 1e9), ("theirs", 1e15)):
-        kept_comparisons.store(name, RESULT)
-        os.utime(kept_comparisons.path_of(name), (mtime, mtime))
-    kept_comparisons.path_of("lost").symlink_to("nowhere")
-    assert [name for name, _ in kept_comparisons.kept()][:1] == ["mine"]
+        saved_comparisons.store(name, RESULT)
+        os.utime(saved_comparisons.path_of(name), (mtime, mtime))
+    saved_comparisons.path_of("lost").symlink_to("nowhere")
+    assert [name for name, _ in saved_comparisons.kept()][:1] == ["mine"]
 
 
 def test_a_machine_that_has_changed_is_named_above_the_table():
@@ -74,13 +74,13 @@ def test_options_have_their_present_names_and_prompts_keep_theirs(tmp_path):
 
     trials = (replace(TRIAL, prompt="temp"),)
     expected = replace(with_settings(temperature=0.5), prompts={"temp": "asked"}, trials=trials)
-    assert kept_comparisons.load(kept(tmp_path, older)) == expected
+    assert saved_comparisons.load(kept(tmp_path, older)) == expected
 
 
 def test_a_second_draft_model_is_the_same_in_another_folder():
     before, other = with_settings(draft_small="a/x.gguf"), with_settings(draft_small="b/y.gguf")
-    assert kept_comparisons.changes(before, with_settings(draft_small="b/x.gguf"))
-    assert not kept_comparisons.changes(before, other)
+    assert saved_comparisons.changes(before, with_settings(draft_small="b/x.gguf"))
+    assert not saved_comparisons.changes(before, other)
 
 
 def test_the_speed_for_the_list_of_pairs_is_an_exact_variants_and_surely_faster():
@@ -98,8 +98,8 @@ def test_the_speed_for_the_list_of_pairs_is_an_exact_variants_and_surely_faster(
     run = ComparisonRun(settings, [Variant(name, ALONE, own[name]) for name in found])
     pair = SimpleNamespace(target_path=TARGET, draft_path=DRAFT, adapters=(), draft_adapters=())
     run._remember_speed(pair, result)
-    kept_speed = speeds.last_speed(TARGET, DRAFT)
-    assert kept_speed.settings == "best" and kept_speed.low == found["best"].best_of(3).low, "of all exact ones"
+    saved_speed = speeds.last_speed(TARGET, DRAFT)
+    assert saved_speed.settings == "best" and saved_speed.low == found["best"].best_of(3).low, "of all exact ones"
 
 
 def in_trial(name, value):
@@ -122,7 +122,7 @@ def at_top(name, value):
 )
 def test_what_is_no_result_is_refused(tmp_path, change):
     with pytest.raises(SpecdecError, match=r"x\.json"):
-        kept_comparisons.load(kept(tmp_path, change))
+        saved_comparisons.load(kept(tmp_path, change))
 
 
 def test_what_is_no_json_is_refused_and_what_is_no_file_is_not_waited_for(tmp_path):
@@ -130,8 +130,8 @@ def test_what_is_no_json_is_refused_and_what_is_no_file_is_not_waited_for(tmp_pa
     for content in (b"[" * 10**5, b"\xff\xfe", b"null"):
         path.write_bytes(content)
         with pytest.raises(SpecdecError, match=r"x\.json"):
-            kept_comparisons.load(str(path))
+            saved_comparisons.load(str(path))
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(SpecdecError, match="it is not a file"):
-        kept_comparisons.load(str(path))
+        saved_comparisons.load(str(path))

@@ -135,7 +135,7 @@ def test_a_malformed_file(name, content, what):
 def test_what_cannot_be_opened_or_is_too_large(monkeypatch):
     for source in ("a\0b", "."):
         assert "can't read the prompts" in refused(suites.load, source)
-    monkeypatch.setattr(suites, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(suites, "_MAX_BYTES", 1 << 20)
     assert "over 1 MB" in refused(read, "model.gguf", b"a" * ((1 << 20) + 1))
     assert len(read("model.gguf", b"a" * (1 << 20))) == 1
 

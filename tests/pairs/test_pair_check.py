@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.tokenizer_comparison import Comparison
+from specdec_cli.pairs.model_sources import ModelSource
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
-from specdec_cli.pairs.sources import ModelSource
 
 GB = 1000**3
 FREE = FreeMemory(0, 64 * GB)

@@ -7,7 +7,7 @@ from hub_pairs import own_profile
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.pairs import config_layers, profiles, references
 from specdec_cli.pairs import pulled_pairs as pairs
-from specdec_cli.pairs.sources import read_local
+from specdec_cli.pairs.model_sources import read_local
 
 
 def test_the_users_own_profiles_are_listed_and_loaded():

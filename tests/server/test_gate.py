@@ -196,12 +196,12 @@ def test_the_log_waits_for_no_terminal(monkeypatch):
 
     monkeypatch.setattr(serve, "print_parts", print_parts)
     with serve.log() as show:
-        for number in range(3 * serve._MOST_LINES):
+        for number in range(3 * serve._MAX_LINES):
             show(str(number))
         assert not printed
         continued.set()
-    assert printed[: serve._MOST_LINES] == [*map(str, range(serve._MOST_LINES))]
-    assert len(printed) <= serve._MOST_LINES + 1
+    assert printed[: serve._MAX_LINES] == [*map(str, range(serve._MAX_LINES))]
+    assert len(printed) <= serve._MAX_LINES + 1
 
 
 def test_what_modules_log_waits_for_no_terminal_either(monkeypatch, capsys):

@@ -21,7 +21,7 @@ from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.decoding.errors import Interrupted, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.make_drafts import train as draft_training
+from specdec_cli.make_drafts import training_run as draft_training
 from specdec_cli.make_drafts.recipe import (
     DistilRecipe,
     Eagle3Recipe,

@@ -11,7 +11,7 @@ from engines import open_session
 from fakes import drafts_of, tokens_of
 
 from specdec_cli import SamplingParams
-from specdec_cli.chat import kept_conversations
+from specdec_cli.chat import saved_conversations
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.conversation import Conversation
@@ -23,7 +23,7 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.settings.config import Settings
-from specdec_cli.weights import pass_costs as kept_costs
+from specdec_cli.weights import pass_costs as saved_costs
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_pair import check_pair, setup_of_pair
 
@@ -124,7 +124,7 @@ def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, of_draft, tmp_path):
 
 
 def test_costs_are_kept_apart(adapter, nothing_known):
-    folder = kept_costs._COSTS.folder()
+    folder = saved_costs._COSTS.folder()
     for lora, known in (((), 1), ((str(adapter),), 2), ((str(adapter),), 2)):
         with open_session(lora=lora, drafter="ngram", draft=None, draft_tokens="auto") as session:
             session.generate(PROMPT, SamplingParams(max_tokens=8), raw=True)
@@ -140,10 +140,10 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter):
             answer = conversation.ask("Sort a list.")
             assert [*answer]
             conversation.keep(answer)
-            kept_conversations.save(conversation, "mine")
+            saved_conversations.save(conversation, "mine")
         for read_with in ways:
             with open_session(lora=read_with, draft_tokens=3) as session:
-                notes = kept_conversations.restore(Conversation(session), "mine")
+                notes = saved_conversations.restore(Conversation(session), "mine")
                 length = session.models.target.open_kv.length
             same = read_with == kept_with
             assert [note for note in notes if "target" in note and "adapters" in note] == notes

@@ -12,7 +12,7 @@ from engines import open_session
 from faulty_drafters import raising
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import kernels, trial_child, trials
+from specdec_cli.llama import kernels, trial_child, trial_process
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
@@ -54,8 +54,10 @@ def test_a_deadly_file_is_an_error_and_is_known_from_then_on(deadly, children):
 def test_a_trial_has_time_for_the_slowest_weights(monkeypatch, tmp_path):
     """7 billion weights of IQ1_S take a core of an EPYC 12 s for the trial's tokens."""
     asked = []
-    monkeypatch.setattr(trials, "Child", lambda arguments, wait_s, environment: asked.append((arguments, wait_s)))
-    trials.begin_load(tmp_path / "m.gguf", 1_400_000_000)
+    monkeypatch.setattr(
+        trial_process, "Child", lambda arguments, wait_s, environment: asked.append((arguments, wait_s))
+    )
+    trial_process.begin_load(tmp_path / "m.gguf", 1_400_000_000)
     ((arguments, wait_s),) = asked
     assert int(arguments[2]) > 4 * 12 and wait_s > 4 * 12
 
@@ -94,16 +96,16 @@ def test_a_trial_runs_beside_other_work_and_by_one_at_a_time(tmp_path, children)
 
 @pytest.mark.parametrize("kind", [*tiny.RECURRENT, *tiny.HYBRID])
 def test_what_is_too_large_is_tried_without_its_weights(tmp_path, children, monkeypatch, kind):
-    monkeypatch.setattr(trials, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(trial_process, "_MAX_BYTES", 1000)
     load(tiny.write(tmp_path / "m.gguf", kind))
     assert [(child.returncode, child.args[-2]) for child in children] == [(0, "")]
 
 
 def test_a_trial_without_end(tmp_path, children, monkeypatch):
     path = tiny.write(tmp_path / "m.gguf", "llama")
-    monkeypatch.setattr(trials, "SCRIPT", str(tmp_path / "endless.py"))
+    monkeypatch.setattr(trial_process, "SCRIPT", str(tmp_path / "endless.py"))
     (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(trials, "_WAIT_S", 0.1)
+    monkeypatch.setattr(trial_process, "_WAIT_S", 0.1)
     with pytest.raises(SpecdecError, match="did not finish within its limits"):
         load(path)
     interrupt = Interrupt()
@@ -118,7 +120,7 @@ def test_a_trial_without_end(tmp_path, children, monkeypatch):
 def test_a_trial_that_was_ended_from_outside_says_nothing_about_the_file(tmp_path, monkeypatch, name):
     script = tmp_path / "ended.py"
     script.write_text(f"import os, signal; os.kill(os.getpid(), signal.{name})")
-    monkeypatch.setattr(trials, "SCRIPT", str(script))
+    monkeypatch.setattr(trial_process, "SCRIPT", str(script))
     with pytest.raises(SpecdecError, match="did not finish within its limits"):
         load(tiny.write(tmp_path / "m.gguf", "llama"))
     assert not list(TRIALS.folder().glob("*"))

@@ -7,7 +7,7 @@ from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.weights import pass_costs as costing
-from specdec_cli.weights.pass_costs import KeptCosts, PassCosts, TimingKey
+from specdec_cli.weights.pass_costs import PassCosts, SavedCosts, TimingKey
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
@@ -96,13 +96,13 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
 def test_costs_are_those_of_one_file_threads_layers_machine_and_build(tmp_path):
     model, here = tmp_path / "model.gguf", TimingKey("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
     model.write_bytes(b"GGUF")
-    costing.save_kept(model, here, KeptCosts(PASSES))
-    assert costing.load_kept(model, here) == KeptCosts(PASSES)
+    costing.save_kept(model, here, SavedCosts(PASSES))
+    assert costing.load_kept(model, here) == SavedCosts(PASSES)
     changes = {"machine": "another", "build": "another", "threads": 1, "gpu_layers": 0, "setup": "a GPU"}
     for name, value in changes.items():
         there = replace(here, **{name: value})
         assert costing.load_kept(model, there) is None
-        costing.save_kept(model, there, KeptCosts())
-    assert costing.load_kept(model, here) == KeptCosts(PASSES), "as in a home directory that machines share"
+        costing.save_kept(model, there, SavedCosts())
+    assert costing.load_kept(model, here) == SavedCosts(PASSES), "as in a home directory that machines share"
     model.write_bytes(b"GGUF, but longer")
     assert costing.load_kept(model, here) is None

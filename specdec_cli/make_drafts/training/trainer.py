@@ -22,13 +22,13 @@ from specdec_cli.user_files import replacing
 WARM_UP, COOL_DOWN = 30, 0.5
 """Steps over which the learning rate rises, and the share of all steps over which it falls linearly to zero (arXiv
 2405.18392)."""
-BATCH, WEIGHT_DECAY, MOST_GRADIENT = 8, 0.05, 1.0
+BATCH, WEIGHT_DECAY, MAX_GRADIENT = 8, 0.05, 1.0
 _SEED = 1
 CHECKS, CHECKED = 40, 16
 """How many evaluations on held-out texts there are, and on how many windows."""
 SAVING = 0.03
 """The share of the time that checkpoints may take."""
-TRIED, LEAST_STEPS = 5, 20
+TRIED, MIN_STEPS = 5, 20
 """Steps that are timed before training, and the fewest steps that are worth training."""
 
 
@@ -191,7 +191,7 @@ def _step(student: Student, texts: Windows, optimizers: Optimizers, plan: Traini
     if not math.isfinite(value := float(loss.detach())):
         raise SpecdecError("the loss is not finite", "Use a lower --lr, or other prompts.")
     loss.backward()
-    torch.nn.utils.clip_grad_norm_([weight for _, weight in trained(student.model)], MOST_GRADIENT)
+    torch.nn.utils.clip_grad_norm_([weight for _, weight in trained(student.model)], MAX_GRADIENT)
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()

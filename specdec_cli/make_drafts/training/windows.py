@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec_cli.make_drafts.target_texts import LIKELIEST, RecordedText
 
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class TextBatch:
 
 
 class Windows:
-    """Windows of the texts in these files, up to MOST_BYTES of which stay in memory. length: tokens of a window.
+    """Windows of the texts in these files, up to MAX_BYTES of which stay in memory. length: tokens of a window.
     longest: of a random window of a longer text. A batch then has fewer, with about as many tokens in all.
     """
 
     def __init__(self, paths: Sequence[Path], length: int, longest: int) -> None:
         self._paths, self._length, self._longest = list(paths), min(length, longest), longest
         largest = max((path.stat().st_size for path in self._paths), default=1)
-        self._load = lru_cache(MOST_BYTES // largest)(RecordedText.load)
+        self._load = lru_cache(MAX_BYTES // largest)(RecordedText.load)
 
     def __len__(self) -> int:
         return len(self._paths)

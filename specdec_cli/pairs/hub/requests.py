@@ -33,7 +33,7 @@ _Result = TypeVar("_Result")
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each retry
 _MORE_WAITS = (8.0, 16.0, 32.0)  # for a download that had begun
 _MAX_WAIT = 301.0  # the Hub counts requests in windows of five minutes; `_asked_wait` adds a second
-_MOST_ASKED = 10**9  # a hostile Hub may ask for more than a float holds
+_MAX_ASKED = 10**9  # a hostile Hub may ask for more than a float holds
 _LOGGED_WAIT = 5.0
 _log = logging.getLogger(__name__)
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
@@ -165,9 +165,9 @@ def _asked_wait(error: Exception) -> float | None:
     if (response := getattr(error, "response", None)) is None:
         return None
     if (asked := str(response.headers.get("Retry-After", ""))).isdecimal():
-        return min(float(asked), _MOST_ASKED)
+        return min(float(asked), _MAX_ASKED)
     limit = parse_ratelimit_headers(response.headers) if response.status_code == 429 else None
-    return float(min(limit.reset_in_seconds + 1, _MOST_ASKED)) if limit else None
+    return float(min(limit.reset_in_seconds + 1, _MAX_ASKED)) if limit else None
 
 
 def _is_temporary(error: Exception) -> bool:

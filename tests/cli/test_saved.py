@@ -26,7 +26,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine.session import Session
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.measure import kept_comparisons
+from specdec_cli.measure import saved_comparisons
 from specdec_cli.measure.traces import INCOMPLETE, TraceFile, read_trace
 
 PROMPT = "def median(values):\n    return"
@@ -262,12 +262,12 @@ def test_a_run_that_answers_nothing_leaves_an_older_recording(recorded):
 def test_a_comparison_that_cannot_be_kept_is_refused_before_or_shown_after():
     kept = ("compare", *BRIEF, "--repeat", 1, PROMPT, "--save", "older")
     succeeded(*kept)
-    (path,) = kept_comparisons.path_of("older").parent.iterdir()
+    (path,) = saved_comparisons.path_of("older").parent.iterdir()
     before = path.read_bytes()
     with full_disk(4095):
         assert_refused(call(*kept), 1, "cannot write to")
     assert_refused(call(*kept, XDG_DATA_HOME="/dev/null"), 1, "cannot write to")
-    kept_comparisons.path_of("folder").mkdir()
+    saved_comparisons.path_of("folder").mkdir()
     assert_refused(call(*kept[:-1], "folder"), 1, "it is a folder")
     with full_disk(4096):
         done = call(*kept)

@@ -18,19 +18,19 @@ from specdec_cli.weights import model_loading
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMessage:
+class SavedMessage:
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class KeptConversation:
+class SavedConversation:
     """text, tokens, marks: what the models had read of it, checked by `checksum`; see engine/conversation.py. caches:
     by role, the model file and the build of llama.cpp that wrote the cache. checksums: by role, that of its file.
     n_dropped: how many messages the last prompt left out.
     """
 
-    messages: tuple[KeptMessage, ...]
+    messages: tuple[SavedMessage, ...]
     text: str = ""
     tokens: tuple[int, ...] = ()
     marks: tuple[tuple[int, int], ...] = ()
@@ -46,7 +46,7 @@ class KeptConversation:
 
 CONVERSATIONS = JsonStore(
     lambda: data_dir() / "conversations",
-    KeptConversation,
+    SavedConversation,
     "Fix the file, or remove it.",
     remade=False,
 )
@@ -72,9 +72,9 @@ def save(conversation: Conversation, name: str) -> list[str]:
                 caches[model.role] = _identity(model)
             except SpecdecError as error:
                 notes.append(f"the {model.role} will read the conversation again: {error}")
-    messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
+    messages = tuple(SavedMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
     of_read = (read.text, read.tokens, read.marks, _checksum(read))
-    CONVERSATIONS.save(name, KeptConversation(messages, *of_read, caches, checksums, conversation.n_dropped))
+    CONVERSATIONS.save(name, SavedConversation(messages, *of_read, caches, checksums, conversation.n_dropped))
     return notes
 
 
@@ -108,7 +108,7 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     return notes
 
 
-def read(name: str) -> KeptConversation:
+def read(name: str) -> SavedConversation:
     """Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
     require_name(name, "a conversation")
     if (kept := CONVERSATIONS.load(name)) is None:

@@ -51,7 +51,7 @@ from specdec_cli.make_drafts.target_texts import (
 )
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
-from specdec_cli.pairs.sources import read_local
+from specdec_cli.pairs.model_sources import read_local
 from specdec_cli.settings.config import Settings
 from specdec_cli.user_files import format_bytes, remove_abandoned, write_whole
 from specdec_cli.weights.model_loading import load_model, require_heads
@@ -288,15 +288,15 @@ class _Training:
 
     def _new_plan(self, windows: Windows, counts: Counts) -> TrainingPlan:
         """As many steps as the time allows, estimated from the first ones."""
-        from specdec_cli.make_drafts.training.trainer import LEAST_STEPS, TrainingPlan, seconds_of_a_step
+        from specdec_cli.make_drafts.training.trainer import MIN_STEPS, TrainingPlan, seconds_of_a_step
 
         options, threads = self.options, self.place.threads
         seconds = seconds_of_a_step(self.recipe.student(self.place, counts), windows, threads)
         steps = options.steps or int(60 * options.minutes / seconds)
-        if not options.steps and steps < LEAST_STEPS:
+        if not options.steps and steps < MIN_STEPS:
             raise SpecdecError(
                 f"{options.minutes:g} minutes are {steps} steps of {seconds:,.1f} s each, too few to learn anything",
-                f"Use --minutes {LEAST_STEPS * seconds / 60 + 1:,.0f} or more, or train a smaller draft.",
+                f"Use --minutes {MIN_STEPS * seconds / 60 + 1:,.0f} or more, or train a smaller draft.",
             )
         self.progress.planned(steps, seconds, _peak_bytes())
         return TrainingPlan(steps, options.lr, threads)

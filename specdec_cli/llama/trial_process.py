@@ -26,10 +26,10 @@ SCRIPT = str(Path(__file__).with_name("trial_child.py"))
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": ""}
 """The environment of children that try only the CPU: a GPU takes a second to start."""
 
-_MOST_SAID = 1 << 20
+_MAX_SAID = 1 << 20
 _PLACE = re.compile(r"^\S*?([\w.-]+:\d+): +(.*)$")  # file and line of an assertion, after the folder of the build
 
-_MOST_BYTES = 4 << 30
+_MAX_BYTES = 4 << 30
 """The largest file whose weights are read; if less memory is free, that is the limit."""
 _WAIT_S, _CPU_S = 20.0, 4
 _BYTES_PER_S = 20 << 20
@@ -83,7 +83,7 @@ class Child:
     def output(self) -> bytes:
         """What it printed, up to a megabyte."""
         self._output.seek(0)
-        return self._output.read(_MOST_SAID)
+        return self._output.read(_MAX_SAID)
 
     def death(self) -> str:
         """After it has ended: how it crashed (its last line or the signal); empty if it didn't."""
@@ -93,7 +93,7 @@ class Child:
     def last_words(self) -> str:
         """The last line on standard error, or the last assertion if there is one."""
         self._last_words.seek(0)
-        text = self._last_words.read(_MOST_SAID).decode("utf-8", "replace")
+        text = self._last_words.read(_MAX_SAID).decode("utf-8", "replace")
         lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
         last = next((line for line in reversed(lines) if "GGML_" in line or "what():" in line), lines[-1])
         place = _PLACE.match(last)
@@ -119,10 +119,10 @@ def begin_load(path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Pa
     """A child process that loads a model and decodes some tokens, on one CPU thread. n_bytes: the file's size.
     adapters: files to load with the model. head: a file of heads to try with it.
 
-    Except with heads, the weights of a file larger than `_MOST_BYTES` aren't read: that would read it from the disk
+    Except with heads, the weights of a file larger than `_MAX_BYTES` aren't read: that would read it from the disk
     twice.
     """
-    whole = n_bytes <= min(_MOST_BYTES, host.available_memory() or _MOST_BYTES)
+    whole = n_bytes <= min(_MAX_BYTES, host.available_memory() or _MAX_BYTES)
     limits = _CPU_S + n_bytes // _BYTES_PER_S, _DATA_BYTES + n_bytes // 8
     what = ("heads", *limits, path, head) if head else ("model", *limits, "whole" if whole else "", path, *adapters)
     return Child([SCRIPT, *map(str, what)], _WAIT_S + n_bytes / _BYTES_PER_S, NO_GPU)
