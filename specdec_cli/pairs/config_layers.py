@@ -29,20 +29,15 @@ _ROLES: tuple[_Role, ...] = ("target", "draft")
 class MergedSettings:
     """The settings, with models as the user named them, and the layers they come from.
 
-    given: the command line and the environment. config: config.yaml. profile: the name of the profile, if one is used.
-    profile_layer: its settings; otherwise empty.
+    given: the command line and the environment. config: config.yaml. layers: these and the profile's, the strongest
+    first. profile: its name, if one is used.
     """
 
     settings: Settings
     given: dict[str, Any]
     config: dict[str, Any]
-    profile_layer: dict[str, Any]
+    layers: list[dict[str, Any]]
     profile: str | None
-
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """The layers, the strongest first."""
-        return [self.given, self.config, self.profile_layer]
 
     def overrides(self, *roles: _Role) -> bool:
         """Whether a layer above the profile sets one of these models."""
@@ -98,8 +93,8 @@ def merged(profile: str | None, given: dict[str, Any]) -> MergedSettings:
             if layer.get(role):
                 layer[role] = profiles.model_name(layer[role], role)
     name = None if named is None else str(named)
-    profile_layer = {} if name is None else _profile_layer(name)
-    return MergedSettings(_merge([given, config, profile_layer]), given, config, profile_layer, name)
+    layers.append({} if name is None else _profile_layer(name))
+    return MergedSettings(_merge(layers), given, config, layers, name)
 
 
 def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
