@@ -83,6 +83,13 @@ def test_penalties_follow_llama_cpp():
     assert sampler.argmax(row) == 3
     assert sampler.argmax(row, ahead=[3, 3, 3]) == 0  # draft tokens before this row count as history
     assert row.tolist() == [2.0, -1.0, 0.5, 3.0]
+    text = [3]
+    sampler.follow(text)
+    for window in ([3, 0], [3, 0, 0], [3, 0, 0, 1], [0, 0, 1, 1]):
+        text.append(window[-1])
+        penalised = [2 / 2 - 0.1 * window.count(0) - 0.5, -2 - 0.1 * window.count(1) - 0.5, 0.5, 3 / 2 - 0.1 - 0.5]
+        expected = [penalised[token] if token in window else row[token] for token in range(4)]
+        assert sampler.prepared(row).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("ahead", [2, 6, 9.9, 10.1, 14, 18])
