@@ -89,11 +89,14 @@ class SharedLoad:
         self._sizes: dict[str, float] = {}
         """Tokens of a pass, the mean of the latest."""
         self._plain, self._probe = 0, BaselineProbe(SETTLED + 2)  # one is under way
+        self._parts: dict[tuple[str, float, float, int], float] = {}
+        """By the arguments of `_part`, until the next pass: all answers ask for the same."""
 
     def begin(self, costs: Costs) -> None:
         """Go by these costs until passes have shown others."""
         self._curves = {"target": LiveCurve(costs.verify), "draft": LiveCurve(costs.draft)}
         self._sizes = {"target": 1.0, "draft": math.inf}  # if one answer is to draft, all are
+        self._parts.clear()
 
     def observe(self, role: str, tokens: int, seconds: float) -> None:
         """A pass of a model over so many tokens of all answers, and what was done for it since the pass before. An
@@ -102,6 +105,7 @@ class SharedLoad:
         if self.answers == 1:
             self.probing = False
             return
+        self._parts.clear()
         drafted = tokens > self.answers
         if role == "target":
             self.probing = self._probe.due(drafted)
@@ -123,9 +127,11 @@ class SharedLoad:
 
     def _part(self, role: str, sharing: float, size: float, tokens: int) -> float:
         """sharing: answers in a pass. size: tokens of a pass in which this answer sends one."""
-        curve = self._curves[role]
-        added = max(curve(size + tokens - 1) - curve(size), 0.0) if tokens > 1 else 0.0
-        return curve(sharing) / sharing + added
+        if (part := self._parts.get((role, sharing, size, tokens))) is None:
+            curve = self._curves[role]
+            added = max(curve(size + tokens - 1) - curve(size), 0.0) if tokens > 1 else 0.0
+            part = self._parts[role, sharing, size, tokens] = curve(sharing) / sharing + added
+        return part
 
 
 class CostModel:
