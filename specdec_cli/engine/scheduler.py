@@ -32,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 _MAX_LOST = 16
 """Tokens that a slot's text may lose to one that begins alike although another slot is empty: a pass or two reads them.
 """
+_WORTH_A_WAIT = 128
+"""Tokens of a common beginning that another job is about to read, about what a pass reads of prompts."""
 
 Work = Callable[[Session], None]
 """What a job does in its slot. It reports its own events and errors."""
@@ -69,8 +71,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     A pass of a draft model runs once no job can continue without one. A pass of the target runs once all jobs wait for
     it, so that it verifies all drafts together. Prompts are read in chunks in between, on a CPU in passes of their own
-    unless they are short; a pass takes as many prompt tokens as it would of a single prompt. A prompt that several jobs
-    have is read once.
+    unless they are short; a pass takes as many prompt tokens as it would of a single prompt. A beginning that several
+    jobs share is read once.
     """
 
     def __init__(
@@ -184,8 +186,15 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 return True
 
     def _may_begin(self, job: Job) -> bool:
-        """Whether no other job is reading the same prompt, which can be copied from there afterwards."""
-        return not any(other.reads_prompt and other.prompt == job.prompt for other in self.jobs)
+        """Whether no other job is about to read more of the same prompt, which can be copied from there afterwards."""
+
+        def reads_the_same(other: Job) -> bool:
+            if not other.slot or not other.reads_prompt:
+                return False
+            more = _kv(other.slot).length + _WORTH_A_WAIT
+            return other.prompt[:more] == job.prompt[:more]
+
+        return not any(map(reads_the_same, self.jobs))
 
     def _take(self, job: Job) -> None:
         """Give a job a free slot: the one with the longest common prefix, if that is half of its text; otherwise the
@@ -221,11 +230,13 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def _forget_oldest(self) -> None:
         """Free slots together keep at most n_ctx tokens, because each pass attends over the whole shared KV cache."""
-        held = sum(_kv(slot).length for slot in self._free)
-        for slot in self._free[:-1]:
-            if held <= self.n_ctx:
-                return
-            held -= _kv(slot).length
+        held, kept = 0, list[LlamaContext]()
+        for slot in reversed(self._free):  # a common beginning is in the same cells
+            text = _kv(slot)
+            held += text.length - max((text.common(other.tokens) for other in kept if text.rewinds), default=0)
+            if held <= self.n_ctx or not kept:
+                kept.append(text)
+                continue
             for model in slot.models.all:
                 if model.kv:  # a draft model that failed is closed
                     model.kv.rewind(0)

@@ -101,6 +101,8 @@ class LlamaContext:
                 if (more := best._reusable(text)) > kept:
                     self.rewind(0)
                     self.cache.copy(best.cache, more)
+                    if self.hidden and best.hidden:
+                        self.hidden.copy(best.hidden, more)
                     self.length, self.tokens, kept = more, best.tokens[:more], more
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]

@@ -83,6 +83,12 @@ class HiddenRows:
         self._nodes.clear()
         self._count = min(self._count, max(length - self.first, 0))
 
+    def copy(self, other: HiddenRows, length: int) -> None:
+        """Take the rows of another text, of which the first `length` tokens are this one's."""
+        self.first, self._count = other.first, 0
+        if (count := min(length - other.first, other._count)) > 0:
+            self._append(other.first, other._rows[:count])
+
     def before(self, first: int, count: int) -> FloatRows:
         """(count, width): for each token from position `first` on, the row of the token before; zeros if unknown."""
         rows = np.zeros((count, self.width), np.float32)

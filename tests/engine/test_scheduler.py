@@ -199,6 +199,30 @@ def test_what_another_slot_has_read_is_not_read_again():
     assert all(result.cached_tokens > 0.9 * len(result.prompt) for result in rest)
 
 
+def test_a_beginning_is_read_once_though_its_prompts_come_together():
+    with answers(4) as some:
+        for number in range(4):
+            some.ask([*range(5, 305), 400 + number, 6, 7], SamplingParams(max_tokens=4))
+        some.wait(4)
+    first, *rest = sorted(result.cached_tokens for result in some.results.values())
+    assert first == 0 and all(170 < cached <= 300 for cached in rest)
+
+
+def test_a_copied_prompt_has_its_hidden_rows(load):
+    """With which heads draft as they do where the prompt was read."""
+    model, prompt = load("glm4moe-echo").path, [*range(5, 45)] * 4
+    with answers(2, target=str(model), draft=None, drafter="mtp", draft_tokens=3) as some:
+        for _ in range(2):
+            some.ask(prompt, SamplingParams(max_tokens=30))
+        some.wait(2)
+        texts = [session.models.target.open_kv for session in some.scheduler.slots.sessions]
+        known = [text.hidden.before(0, len(prompt)) for text in texts]
+    assert np.abs(known[0] - known[1]).max() < 1e-3 and known[0][1:].any(axis=1).all()
+    first, second = some.results.values()
+    assert (first.cached_tokens, second.cached_tokens) == (0, len(prompt) - 1)
+    assert first.metrics.accepted == second.metrics.accepted > 5
+
+
 @pytest.mark.parametrize("shared", [4, 30])
 def test_conversations_keep_their_slots(shared):
     """Though all begin alike, even with most of their text."""
@@ -221,6 +245,15 @@ def test_idle_slots_hold_no_more_than_one_may():
             assert job.ended.wait(60)
         held = [session.models.target.open_kv.length for session in some.scheduler.slots.sessions]
     assert sum(held) <= 512 and max(held) > 390
+
+
+def test_idle_slots_that_share_a_beginning_keep_it():
+    """It's in the same cells for all, so 3 x 332 tokens are 396."""
+    with answers(4) as some:
+        for number in range(3):
+            assert some.ask([*range(5, 305), *[400 + number] * 30], SamplingParams(max_tokens=3)).ended.wait(60)
+        held = sorted(session.models.target.open_kv.length for session in some.scheduler.slots.sessions)
+    assert held == [0, 332, 332, 332]
 
 
 def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
