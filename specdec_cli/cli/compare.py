@@ -116,7 +116,7 @@ def _command(arguments: list[str]) -> str:
         option = match[0] if match else ""
         path = Path(argument.removeprefix(option))
         try:
-            is_file = path.exists() or (len(path.parts) > 2 and path.is_absolute() and path.parent.is_dir())
+            is_file = path.exists() or (path.is_absolute() and " " not in argument)
         except OSError:  # a prompt that is too long for a file name
             is_file = False
         shown.append(f"{option}{path.resolve().name}" if is_file else argument)

@@ -101,13 +101,15 @@ def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
 def test_adapters_and_penalties_are_exported_and_what_is_not_is_said(tmp_path):
     adapters = [loras.write(tmp_path / f"{name}.gguf", TARGET) for name in ("style", "tone")]
     more = f"lora: ['{adapters[0]}:0.5', '{adapters[1]}'], repeat-penalty: 1.1, device-draft: none"
+    more += ", presence-penalty: -1, chat-template-kwargs: {enable_thinking: false}, draft-window: 64"
     own_profile("styled", f"target: {TARGET}\ndraft: {DRAFT}\nsettings: {{{more}}}\n")
     found = exported("llama-server", "-p", "styled", "-ngl", 20)
     said = options(found["command"])
     assert said["--lora-scaled"] == f"{adapters[0]}:0.5,{adapters[1]}:1"
-    assert (said["--repeat-penalty"], said["--repeat-last-n"]) == ("1.1", "64")
+    assert (said["--repeat-penalty"], said["--repeat-last-n"], said["--presence-penalty"]) == ("1.1", "64", "-1.0")
+    assert json.loads(said["--chat-template-kwargs"]) == {"enable_thinking": False}
     assert found["measure"] == "specdec tune -p styled --temp 0.0 -ngl 20"
-    assert found["lost"][-1] == "These settings aren't exported: --device-draft."
+    assert found["lost"][-1] == "These settings aren't exported: --device-draft, --draft-window."
     own_profile("far", "target: Qwen/Qwen3-8B-GGUF:Q4_K_M\nsettings: {lora: [x.gguf], device-draft: none}\n")
     assert exported("vllm", "-p", "far", "-t", 2)["lost"][-1] == "These settings aren't exported: --threads, --lora."
     shutil.copy(adapters[0], tmp_path / "a,b.gguf")

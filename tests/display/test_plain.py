@@ -106,6 +106,7 @@ def test_report(name, baseline, snapshot):
         (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90)"),
         (Interval(1.02, 0.95, 1.08, 6), "as fast as the target alone"),
         (Interval(0.93, 0.85, 0.997, 6), "7.0 tokens/s with drafts, 4.0 alone: too uneven to compare"),
+        (Interval(1.2, 0.9, 1.6, 5), "7.0 tokens/s with drafts, 4.0 alone: too short to compare"),
         (Interval(1.2, None, None, 2), "7.0 tokens/s with drafts, 4.0 alone: too short to compare"),
     ],
 )

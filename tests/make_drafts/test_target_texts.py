@@ -115,9 +115,9 @@ def test_categories_and_temperatures_take_turns(session, tmp_path):
     own.write_text("\n".join(json.encode(each).decode() for each in entries))
     train = training_prompts(session, str(own), None, 512, raw=False).train
     assert [prompt.category for prompt in train][:4] == ["code", "chat"] * 2
-    turns = list(target_texts._in_turn(training_run, WANTED))
+    turns = list(target_texts._in_turn(train, WANTED))
     assert [temperature for _, temperature in turns][:4] == [0.0, 0.8, 0.8, 0.0]
-    both = [{temperature for tokens, temperature in turns[:32] if tokens == own} for own in training_run.values()]
+    both = [{temperature for tokens, temperature in turns[:32] if tokens == own} for own in train.values()]
     assert both == [{0.0, 0.8}] * 16 and all(temperature for _, temperature in turns[32:])
 
 

@@ -13,7 +13,7 @@ from test_statistics import trial
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display.comparison_tables import against
-from specdec_cli.measure import saved_comparisons
+from specdec_cli.measure import compare, saved_comparisons
 from specdec_cli.measure.compare import ComparisonResult, ComparisonRun, DivergentAnswer, MachineInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.trials import Variant, summarise
@@ -81,6 +81,30 @@ def test_a_second_draft_model_is_the_same_in_another_folder():
     before, other = with_settings(draft_small="a/x.gguf"), with_settings(draft_small="b/y.gguf")
     assert saved_comparisons.changes(before, with_settings(draft_small="b/x.gguf"))
     assert not saved_comparisons.changes(before, other)
+
+
+def test_a_baseline_is_the_same_whatever_its_first_variant_drafts():
+    before, now = (with_settings(drafter="none", draft_tokens=k, tree=t) for k, t in (("auto", 1), (2, 4)))
+    assert saved_comparisons.changes(before, now)
+    assert not saved_comparisons.changes(with_settings(draft_tokens=2), with_settings(draft_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("names", "default"),
+    [
+        (["k=auto,tree=4", "drafter=ngram", "k=8", "k=auto"], "k=auto"),
+        (["k=auto, draft-min-p=0.5", "k=2"], "k=auto, draft-min-p=0.5"),
+        (["k=auto,tree=4", "drafter=none"], None),
+    ],
+)
+def test_the_default_length_is_that_of_a_variant_without_more_options(monkeypatch, names, default):
+    def settings(name):
+        length, drafter = 8 if name == "k=8" or "k=2" in name else "auto", "none" if "none" in name else "model"
+        return RecordedSettings(draft_tokens=length, drafter=drafter, tree=4 if "tree" in name else 1)
+
+    monkeypatch.setattr(compare, "overall_verdict", lambda summaries, baselines, wrong, found: found)
+    variants = (Variant(ALONE, ALONE, settings("none")), *(Variant(name, ALONE, settings(name)) for name in names))
+    assert replace(RESULT, variants=variants).verdict == default
 
 
 def test_the_speed_for_the_list_of_pairs_is_an_exact_variants_and_surely_faster():
