@@ -12,7 +12,7 @@ from pathlib import Path
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.session import Session
 from specdec_cli.llama import library
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 N_CTX = 1024

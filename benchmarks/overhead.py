@@ -19,7 +19,7 @@ from common import PROMPTS, add_models, machine, markdown, median_and_spread, op
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.session import Session
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "target alone, greedy": {"drafter": "none"},

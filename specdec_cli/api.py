@@ -26,8 +26,8 @@ from specdec_cli.pairs.config_layers import merged, resolve
 from specdec_cli.pairs.hub.download import DownloadProgress
 from specdec_cli.pairs.pair_check import CONTEXT, PairCheck, check_pair_by_name
 from specdec_cli.pairs.pair_download import DownloadResult, PairDownload
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import ModelOptions, SamplingParams, SpeculativeConfig, given_in
+from specdec_cli.settings.settings import Settings
 
 _Given = ParamSpec("_Given")
 

@@ -16,7 +16,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
 

@@ -21,8 +21,8 @@ from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import Body
 from specdec_cli.server.running import Gate, listen, serve_forever
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
+from specdec_cli.settings.settings import Settings
 
 TOKENS = 32
 

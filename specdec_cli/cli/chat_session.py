@@ -24,8 +24,8 @@ from specdec_cli.display.terminal import raw, safe, status_line
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, flag_of, name_of
+from specdec_cli.settings.settings import Settings, check_value
 from specdec_cli.user_files import data_dir, expanded, nearest, require_file
 
 FENCE = '"""'

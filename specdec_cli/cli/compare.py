@@ -25,7 +25,7 @@ from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.measure.compare import ComparisonResult, ComparisonRun
-    from specdec_cli.measure.suites import Prompt
+    from specdec_cli.measure.suites import SuitePrompt
 
 _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
@@ -136,7 +136,7 @@ def _list(as_json: bool) -> None:
 
 
 def _measure(
-    run: ComparisonRun, prompts: list[Prompt], system: str | None, raw: bool, silent: bool
+    run: ComparisonRun, prompts: list[SuitePrompt], system: str | None, raw: bool, silent: bool
 ) -> tuple[ComparisonResult, int]:
     """Load the models and measure. Returns the result, partial after an interrupt, and the exit code."""
     from specdec_cli.weights.model_pair import check_pair

@@ -12,7 +12,7 @@ from specdec_cli.display.terminal import status_line
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine
     from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
     from specdec_cli.weights.model_pair import ModelPair
 
 

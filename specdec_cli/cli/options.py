@@ -17,7 +17,7 @@ from specdec_cli.decoding.options import Option
 from specdec_cli.settings.options import OPTIONS, TYPE_NAMES
 
 if TYPE_CHECKING:
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from specdec_cli.user_files import decoded
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
 
 _MAX_BYTES = 1 << 26
 """The longest prompt: a device such as /dev/zero never ends."""

@@ -22,7 +22,7 @@ from specdec_cli.display.terminal import status_line
 if TYPE_CHECKING:
     from specdec_cli.engine.generation_result import GenerationResult
     from specdec_cli.measure.traces import TraceFile
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
 
 _constraint = partial(typer.Option, hidden=True, rich_help_panel="Constraints")
 
@@ -58,8 +58,8 @@ def run(
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE
-    from specdec_cli.settings.config import require_stops
     from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+    from specdec_cli.settings.settings import require_stops
     from specdec_cli.weights.model_pair import check_pair
 
     sampling = SamplingParams(

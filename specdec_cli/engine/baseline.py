@@ -11,7 +11,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.types import LengthReason, Step
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from specdec_cli.decoding.types import MAX_SNAPSHOTS
 from specdec_cli.decoding.wording import counted
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.llama.model import Model
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import AUTO
+from specdec_cli.settings.settings import Settings
 
 _UNIT = 256
 """llama.cpp rounds a context up to a multiple of this."""

@@ -25,7 +25,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.threads import ThreadTuner
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights.pass_costs import DRAFT_S, VERIFY_S, PassCosts
 from specdec_cli.weights.weights import LoadedModel, Weights
 

@@ -11,8 +11,8 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.drafters.translation import tokenize_after
 from specdec_cli.engine.generation_result import GenerationResult, text_of
 from specdec_cli.engine.session import Generation, Session
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights.prompt import Message, render
 
 MIN_ANSWER = 64

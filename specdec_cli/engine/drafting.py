@@ -24,7 +24,7 @@ from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.suffix_automaton import PromptCache
 from specdec_cli.engine.contexts import Contexts, PairCosts
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights import tuning
 from specdec_cli.weights.learned import Learning
 from specdec_cli.weights.weights import Weights

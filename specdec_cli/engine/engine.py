@@ -16,8 +16,8 @@ from specdec_cli.engine.parallel_answers import PARALLEL, ParallelAnswers
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.gguf.chat_template import template_of
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams, SpeculativeConfig
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights.model_pair import ModelPair, check_pair
 from specdec_cli.weights.prompt import Prompt, is_list_of_prompts
 from specdec_cli.weights.weights import Weights

@@ -12,7 +12,7 @@ from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.decoding.wording import counted
 from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 
 def conditions(threads: int, n_ctx: int) -> str:

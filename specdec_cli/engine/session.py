@@ -32,8 +32,8 @@ from specdec_cli.engine.generation_result import GenerationResult, conditions
 from specdec_cli.json_store import to_json as record_to_json
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, SamplingParams, SpeculativeConfig, given_in
+from specdec_cli.settings.settings import Settings, check_value
 from specdec_cli.weights.model_pair import ModelPair
 from specdec_cli.weights.prompt import Prompt
 from specdec_cli.weights.weights import Weights

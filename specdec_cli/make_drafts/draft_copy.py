@@ -28,7 +28,7 @@ from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.pairs import made_drafts, pulled_pairs
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.profiles import is_profile, model_name
-from specdec_cli.settings.config import check_value
+from specdec_cli.settings.settings import check_value
 from specdec_cli.user_files import format_bytes
 from specdec_cli.weights.model_loading import load_model
 

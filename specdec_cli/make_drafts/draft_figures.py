@@ -15,9 +15,9 @@ from specdec_cli.draft_length import DraftForm
 from specdec_cli.engine.engine import one_session
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure import hardware
-from specdec_cli.measure.suites import Prompt, in_turn
+from specdec_cli.measure.suites import SuitePrompt, in_turn
 from specdec_cli.measure.trials import acceptance_by_position
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 CHAIN = 4
 """Tokens of the measured drafts; in a tree, per branch."""
@@ -62,7 +62,7 @@ class DraftFigures:
 
 
 def draft_figures(
-    settings: Settings, prompts: Mapping[Prompt, Sequence[int]], what_if: Sequence[str], interrupt: Interrupt
+    settings: Settings, prompts: Mapping[SuitePrompt, Sequence[int]], what_if: Sequence[str], interrupt: Interrupt
 ) -> DraftFigures:
     """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on. Their own
     draft costs are those of another draft, so this one is taken to cost the same share of a target pass as here.

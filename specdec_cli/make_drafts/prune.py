@@ -38,7 +38,7 @@ from specdec_cli.make_drafts.draft_copy import (
 )
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import before_a_loop
-from specdec_cli.settings.config import check_value
+from specdec_cli.settings.settings import check_value
 from specdec_cli.weights import prompt as prompt_text
 from specdec_cli.weights.model_loading import load_model, load_tried
 

@@ -20,7 +20,7 @@ from specdec_cli.llama.hidden_rows import OUTPUT
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.prune import prune, require_prunable
-from specdec_cli.settings.config import check_value
+from specdec_cli.settings.settings import check_value
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.students import Student, Words

@@ -22,10 +22,10 @@ from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.model import Model
-from specdec_cli.measure.suites import Prompt, in_turn, tuning_prompts
+from specdec_cli.measure.suites import SuitePrompt, in_turn, tuning_prompts
 from specdec_cli.settings.options import SamplingParams
 from specdec_cli.user_files import replacing
-from specdec_cli.weights.prompt import Prompt as PromptInput
+from specdec_cli.weights.prompt import Prompt
 
 Report = Callable[[int, int, float], None]
 """Called with the tokens recorded so far, the tokens wanted, and the seconds left."""
@@ -72,8 +72,8 @@ class TrainingPrompts:
     left out.
     """
 
-    train: dict[Prompt, list[int]]
-    held_out: dict[Prompt, list[int]]
+    train: dict[SuitePrompt, list[int]]
+    held_out: dict[SuitePrompt, list[int]]
     notes: tuple[str, ...]
 
 
@@ -99,7 +99,7 @@ def training_prompts(
     return TrainingPrompts(dict(in_turn(train)), dict(in_turn(apart)), notes)
 
 
-def _fifth(prompts: Iterable[Prompt], whole: bool) -> list[Prompt]:
+def _fifth(prompts: Iterable[SuitePrompt], whole: bool) -> list[SuitePrompt]:
     """One prompt in five, spread over the categories. whole: all of one category in five instead, because a
     conversation's later turns include the earlier ones; if there is only one, its last turns.
     """
@@ -112,16 +112,16 @@ def _fifth(prompts: Iterable[Prompt], whole: bool) -> list[Prompt]:
     return [prompt for prompt in ordered if prompt.category in names[::5]]
 
 
-def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput]]:
+def _named(session: Session, name: str | None) -> list[tuple[SuitePrompt, Prompt]]:
     """Prompts, each with the input that the engine tokenizes."""
     if name != CONVERSATIONS:
         return [(prompt, prompt.text) for prompt in tuning_prompts(session.pair.target_path, name)]
-    turns: list[tuple[Prompt, PromptInput]] = []
+    turns: list[tuple[SuitePrompt, Prompt]] = []
     for kept in saved_conversations.CONVERSATIONS.names():
         messages = [{"role": each.role, "content": each.content} for each in saved_conversations.read(kept).messages]
         for number, message in enumerate(messages):
             if message["role"] == "user":
-                prompt = Prompt(f"{kept}/{number}", kept, message["content"])
+                prompt = SuitePrompt(f"{kept}/{number}", kept, message["content"])
                 turns.append((prompt, messages[: number + 1]))
     if not turns:
         raise UsageError(
@@ -131,13 +131,13 @@ def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput
 
 
 def _usable(
-    session: Session, prompts: Iterable[tuple[Prompt, PromptInput]], longest: int, raw: bool
-) -> tuple[dict[Prompt, list[int]], tuple[str, ...]]:
+    session: Session, prompts: Iterable[tuple[SuitePrompt, Prompt]], longest: int, raw: bool
+) -> tuple[dict[SuitePrompt, list[int]], tuple[str, ...]]:
     ids = (session.pair.target.scalar(f"tokenizer.ggml.{name}_token_id") for name in ("unknown", "bos", "eos", "eot"))
     unknown, *usual = ids
     if unknown in usual and _UNKNOWN not in Vocabulary(session.pair.target).types[unknown:][:1]:
         unknown = None  # ordinary texts have it, as in Granite 3
-    usable: dict[Prompt, list[int]] = {}
+    usable: dict[SuitePrompt, list[int]] = {}
     long = foreign = 0
     for prompt, given in prompts:
         try:
@@ -179,7 +179,7 @@ class RowsWanted:
 
 def record_texts(
     session: Session,
-    prompts: Mapping[Prompt, Sequence[int]],
+    prompts: Mapping[SuitePrompt, Sequence[int]],
     wanted: TextsWanted,
     rows: RowsWanted,
     folder: Path,
@@ -224,7 +224,9 @@ def _context(session: Session, model: Model, layers: Sequence[int]) -> LlamaCont
     return context
 
 
-def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> Iterator[tuple[Sequence[int], float]]:
+def _in_turn(
+    prompts: Mapping[SuitePrompt, Sequence[int]], wanted: TextsWanted
+) -> Iterator[tuple[Sequence[int], float]]:
     """All prompts at one temperature each, in turn within and across the categories; then each at the next one. Greedy
     answers don't change, so later rounds have only the other temperatures.
     """

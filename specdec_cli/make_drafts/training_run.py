@@ -50,9 +50,9 @@ from specdec_cli.make_drafts.target_texts import (
     training_prompts,
 )
 from specdec_cli.measure import hardware
-from specdec_cli.measure.suites import Prompt
+from specdec_cli.measure.suites import SuitePrompt
 from specdec_cli.pairs.model_sources import read_local
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.user_files import format_bytes, remove_abandoned, write_whole
 from specdec_cli.weights.model_loading import load_model, require_heads
 
@@ -302,7 +302,7 @@ class _Training:
         return TrainingPlan(steps, options.lr, threads)
 
     def measure(
-        self, prompts: Mapping[Prompt, Sequence[int]], other: tuple[Path, Header] | None
+        self, prompts: Mapping[SuitePrompt, Sequence[int]], other: tuple[Path, Header] | None
     ) -> tuple[DraftFigures | None, DraftFigures]:
         """Measure the draft to compare with, or else the one before training; and the new draft."""
         recipe = self.recipe
@@ -320,7 +320,9 @@ class _Training:
         return before, measured(self.options.out, recipe.use)
 
 
-def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> None:
+def _require_same(
+    folder: Path, target: Path, prompts: Mapping[SuitePrompt, Sequence[int]], wanted: TextsWanted
+) -> None:
     """Raise SpecdecError if a folder has answers of another target, other prompts or other options."""
     what = [*_version(target), asdict(wanted), list(prompts.values())]
     data, record = msgspec.json.encode(what), folder / "answers.json"

@@ -29,7 +29,7 @@ from specdec_cli.weights.tuning import path_of
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
 
 _MAX_BYTES = 1 << 26
 _FIX = "Record it again."

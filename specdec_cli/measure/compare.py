@@ -29,7 +29,7 @@ from specdec_cli.json_store import to_json
 from specdec_cli.llama.placement import Device
 from specdec_cli.measure.advice import advise, costs_of
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.suites import Prompt, fitting
+from specdec_cli.measure.suites import SuitePrompt, fitting
 from specdec_cli.measure.trials import Summary, Trial, Variant, by_prompt, noise, summarise, trial_of
 from specdec_cli.measure.verdict import OverallVerdict, findings, overall_verdict
 from specdec_cli.settings.options import AUTO, given_in
@@ -37,7 +37,7 @@ from specdec_cli.user_files import name_as_text
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
     from specdec_cli.weights.model_pair import ModelPair
 
 _WARM_UP_TOKENS = 16
@@ -226,7 +226,7 @@ class ComparisonRun:
     def run(
         self,
         session: Session,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[SuitePrompt],
         system: str | None = None,
         raw: bool = False,
         update: Update = lambda _, __: None,
@@ -294,7 +294,7 @@ class ComparisonRun:
             short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
             Metrics.of(session.events(prompt, self._seed, settings=short))
 
-    def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant[Settings]]]:
+    def _order(self, prompts: Sequence[SuitePrompt]) -> Iterator[tuple[SuitePrompt, int, Variant[Settings]]]:
         variants = [*self.variants.values()]
         for (at, prompt), number in product(enumerate(prompts), range(self._rounds)):
             for variant in variants if (at + number) % 2 == 0 else variants[::-1]:

@@ -25,7 +25,7 @@ from specdec_cli.llama.trial_process import Child
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 _WAIT_S = 120.0
 

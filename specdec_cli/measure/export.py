@@ -29,8 +29,8 @@ from specdec_cli.measure.simulate import (
 )
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import OPTIONS, flag_of
+from specdec_cli.settings.settings import Settings
 from specdec_cli.user_files import expanded
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_pair import check_pair, setup_of_pair

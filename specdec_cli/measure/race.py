@@ -26,7 +26,7 @@ from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.pairs.profiles import DEMO
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.user_files import bundled_dir, cache_dir, remove_abandoned, replacement
 
 PROMPT = """\

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from specdec_cli.settings.config import Options, option_types
 from specdec_cli.settings.options import OPTIONS, name_of
+from specdec_cli.settings.settings import Options, option_types
 
 
 @dataclass(frozen=True)

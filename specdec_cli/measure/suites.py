@@ -15,7 +15,7 @@ from specdec_cli.user_files import bundled_dir, config_dir, decoded, named, sugg
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
-    from specdec_cli.settings.config import Settings
+    from specdec_cli.settings.settings import Settings
 
 _FIX = "Write the text as `prompt`; `id` and `category` are optional, and text in quotes."
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
@@ -25,7 +25,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class SuitePrompt:
     """One prompt; the id is unique in its suite."""
 
     id: str
@@ -53,7 +53,7 @@ def builtin() -> dict[str, str]:
     return {name: str(user_files.read_mapping(path).get("description", "")) for name, path in files.items()}
 
 
-def load(source: str) -> list[Prompt]:
+def load(source: str) -> list[SuitePrompt]:
     """The prompts of a suite by name (the user's suites override bundled ones), or of a file.
 
     The file's suffix decides its format: .yaml and .yml are suites, .jsonl and .json have one object per line (with
@@ -76,7 +76,7 @@ def load(source: str) -> list[Prompt]:
         if (first := numbers.setdefault(ident, number)) != number:
             what = f"{path.name}: {unit} {number} and {unit} {first} both have the id {ident!r}"
             raise UsageError(what, "Give each prompt its own id, or none.")
-        prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
+        prompts.append(SuitePrompt(ident, path.stem if said.category is None else said.category, said.prompt))
     if not prompts:
         raise UsageError(f"{path.name} has no prompts", "Write at least one.")
     categories = {prompt.category for prompt in prompts}
@@ -87,11 +87,11 @@ def load(source: str) -> list[Prompt]:
 
 
 def select(
-    prompts: Sequence[Prompt],
+    prompts: Sequence[SuitePrompt],
     categories: Sequence[str] = (),
     limit: int | None = None,
     per_category: int | None = None,
-) -> list[Prompt]:
+) -> list[SuitePrompt]:
     """The prompts of some categories (by default all), with a maximum for each and in all, in their order.
 
     The limit is shared evenly: first the first prompt of every category, then the second of each, and so on. Raises
@@ -117,18 +117,18 @@ def choose_prompts(
     categories: Sequence[str] = (),
     limit: int | None = None,
     per_category: int | None = None,
-) -> list[Prompt]:
+) -> list[SuitePrompt]:
     """The prompts to compare on: texts or a suite; by default `code`, or `python` for the bundled pair."""
     if texts and suite:
         raise UsageError("there are prompts and a suite", "Give prompts or --prompts, not both.")
     fix = 'Give texts: specdec compare "def median(values):"'
     records = [user_files.to_record({"prompt": text}, _Entry, f"prompt {n}", fix) for n, text in enumerate(texts, 1)]
-    prompts = [Prompt(str(number), "given", each.prompt) for number, each in enumerate(records, 1)]
+    prompts = [SuitePrompt(str(number), "given", each.prompt) for number, each in enumerate(records, 1)]
     prompts = prompts or load(suite or ("python" if _is_bundled(target) else "code"))
     return select(prompts, categories, limit, per_category)
 
 
-def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
+def tuning_prompts(target: str | Path, suite: str | None) -> list[SuitePrompt]:
     """The prompts of a suite; by default a mixture, or `python` for the bundled pair."""
     if suite or _is_bundled(target):
         return load(suite or "python")
@@ -136,17 +136,17 @@ def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
 
 
 def fitting(
-    session: Session, settings: Settings, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
-) -> dict[Prompt, list[int]]:
+    session: Session, settings: Settings, prompts: Iterable[SuitePrompt], most: int, system: str | None, raw: bool
+) -> dict[SuitePrompt, list[int]]:
     """The prompts of at most `most` tokens, with their tokens."""
     about = system, raw, session.interrupt.is_set, settings.template_variables
     tokens = {prompt: session.weights.tokenize(prompt.text, *about).tokens for prompt in prompts}
     return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
 
 
-def in_turn(prompts: Mapping[Prompt, _Value]) -> list[tuple[Prompt, _Value]]:
+def in_turn(prompts: Mapping[SuitePrompt, _Value]) -> list[tuple[SuitePrompt, _Value]]:
     """The first prompt of each category, then the second of each, and so on."""
-    categories: dict[str, list[tuple[Prompt, _Value]]] = {}
+    categories: dict[str, list[tuple[SuitePrompt, _Value]]] = {}
     for prompt, value in prompts.items():
         categories.setdefault(prompt.category, []).append((prompt, value))
     return [entry for entries in zip_longest(*categories.values()) for entry in entries if entry]

@@ -23,8 +23,8 @@ from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
 from specdec_cli.measure.simulate import Answer, Prediction, calibrate, n_recorded, predict, verdict
 from specdec_cli.measure.suites import fitting, in_turn, tuning_prompts
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import AUTO
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_pair import ModelPair, check_pair, setup_of_pair
 from specdec_cli.weights.tuning import Tuning

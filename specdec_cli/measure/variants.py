@@ -10,8 +10,8 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
 from specdec_cli.measure.trials import Variant
 from specdec_cli.pairs.config_layers import with_made_draft
-from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, SpeculativeConfig, flag_of, name_of
+from specdec_cli.settings.settings import Settings, check_value
 from specdec_cli.user_files import suggest
 
 ALONE = "target alone"

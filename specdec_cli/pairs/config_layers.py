@@ -17,8 +17,8 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import made_drafts, profiles, pulled_pairs
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.profiles import Profile
-from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import AUTO, OPTIONS, name_of
+from specdec_cli.settings.settings import Settings, check_value
 from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
 
 _Role = Literal["target", "draft"]

@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
-from specdec_cli.settings.config import check_value
 from specdec_cli.settings.options import TYPE_NAMES, SamplingParams, SpeculativeConfig
+from specdec_cli.settings.settings import check_value
 from specdec_cli.weights.prompt import Prompt
 
 _MAX_CHOICES = 16

@@ -18,7 +18,7 @@ from specdec_cli.gguf.tokenizer_comparison import Comparison
 from specdec_cli.gguf.vocabulary import TokenOverlap, Vocabulary
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.placement import Placement
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.user_files import expanded
 from specdec_cli.weights.model_loading import begin_trial
 

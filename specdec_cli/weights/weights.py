@@ -22,7 +22,7 @@ from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_loading import load_model, load_tried, require_heads
 from specdec_cli.weights.model_pair import ModelPair, setup_of, setup_of_pair

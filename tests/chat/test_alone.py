@@ -10,8 +10,8 @@ from specdec_cli.decoding.rules import RULES
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.engine import one_session
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
+from specdec_cli.settings.settings import Settings
 
 _GAP = 0.6
 """Of the two best logits, below which the kernels that these tests plant round otherwise in a pass over several."""

@@ -19,8 +19,8 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.engine.conversation import ContextFull, Conversation
 from specdec_cli.engine.engine import one_session
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights.prompt import render
 
 TEMPLATE = (

@@ -11,7 +11,6 @@ from hub_pairs import own_profile
 
 from specdec_cli import drafters
 from specdec_cli.drafters import corpus
-from specdec_cli.settings import config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 MODELS = ("-m", TARGET, "-md", DRAFT)
@@ -29,7 +28,7 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop("specdec_again", None)
         drafters._foreign.cache_clear()
         drafters.spec.cache_clear()
-        config._cascade.cache_clear()
+        settings._cascade.cache_clear()
 
     def install(code: str, entries: str) -> None:
         about = tmp_path / "specdec_again-1.0.dist-info"

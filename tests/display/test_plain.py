@@ -24,7 +24,7 @@ from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.gguf.memory import ModelMemory
 from specdec_cli.measure import hardware
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 
 def scripted_events():

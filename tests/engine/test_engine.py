@@ -27,7 +27,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import host
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.model import Model
-from specdec_cli.measure.suites import Prompt, fitting
+from specdec_cli.measure.suites import SuitePrompt, fitting
 
 PROMPT = "def median(values):\n"
 TOKENS = [*range(5, 45)]
@@ -333,7 +333,7 @@ def test_variables_of_the_template_are_the_answers_or_else_the_engines(chatting)
         answers = [engine.generate("hello", mad), *engine.generate(["hello"], mad), chat.say("hello")]
         assert {len(answer.prompt) for answer in answers} == {usual - 1}
         changed = replace(engine.weights.settings, chat_template_kwargs='{"mood": "mad"}')
-        (tokens,) = fitting(engine.session(), changed, [Prompt("1", "given", "hello")], 99, None, False).values()
+        (tokens,) = fitting(engine.session(), changed, [SuitePrompt("1", "given", "hello")], 99, None, False).values()
         assert len(tokens) == usual - 1
         for wrong in ("calm", ["calm"], {"mood": {"calm"}}):
             with pytest.raises(UsageError, match=r"chat.template.kwargs"):

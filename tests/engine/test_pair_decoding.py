@@ -20,8 +20,8 @@ from specdec_cli.engine.baseline import paired_speeds
 from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SpeculativeConfig
+from specdec_cli.settings.settings import Settings
 
 SAMPLED = {"temperature": 0.8, "accept": "match", "max_tokens": 40}
 

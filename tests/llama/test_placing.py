@@ -17,7 +17,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Device, Placement
 from specdec_cli.pairs.pair_check import FreeMemory
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
 GPUS = [Device(f"CUDA{i}", "a GPU", "GPU", free << 30, 80 << 30) for i, free in enumerate((10, 40, 30))]

@@ -27,8 +27,8 @@ from specdec_cli.make_drafts.target_texts import (
     record_texts,
     training_prompts,
 )
-from specdec_cli.measure.suites import Prompt
-from specdec_cli.settings.config import Settings
+from specdec_cli.measure.suites import SuitePrompt
+from specdec_cli.settings.settings import Settings
 
 ROWS = RowsWanted("rows", (2, 3, 5))
 WANTED = TextsWanted(90, 24, (0.0, 0.8))
@@ -43,7 +43,7 @@ def session():
 @pytest.fixture(scope="module")
 def prompts(session):
     texts = ["def mean(values):", "import os\n\n\ndef read(path):", "class Stack:\n    def push(self, item):"]
-    return {Prompt(str(i), "code", text): session.tokenize(text) for i, text in enumerate(texts)}
+    return {SuitePrompt(str(i), "code", text): session.tokenize(text) for i, text in enumerate(texts)}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import Recording, before_a_loop, record
 from specdec_cli.measure.simulate import AHEAD, Answer, by_category, replay
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 

@@ -19,7 +19,7 @@ from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.trials import Variant, summarise
 from specdec_cli.measure.variants import ALONE
 from specdec_cli.pairs import speeds
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 TRIAL = trial("k=2", "p", 4.0, tokens=3, drafted=2, accepted=1, reached=(1, 1), kept=(1, 0), row_costs={3: (1, 0.5)})
 RESULT = ComparisonResult(

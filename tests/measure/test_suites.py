@@ -4,7 +4,7 @@ import pytest
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.measure import suites
-from specdec_cli.measure.suites import Prompt
+from specdec_cli.measure.suites import SuitePrompt
 from specdec_cli.pairs import profiles
 
 ROW = '{"prompt": "a"}\n'
@@ -49,14 +49,14 @@ def test_the_built_in_suites():
 
 def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config):
     assert len(read("chat", "from the file\n")) >= 8
-    assert suites.load("./chat") == [Prompt("1", "chat", "from the file")]
+    assert suites.load("./chat") == [SuitePrompt("1", "chat", "from the file")]
     (config / "chat.yaml").write_text("- hello\n- 'two'\n")
-    assert suites.load("chat") == [Prompt("1", "chat", "hello"), Prompt("2", "chat", "two")]
+    assert suites.load("chat") == [SuitePrompt("1", "chat", "hello"), SuitePrompt("2", "chat", "two")]
 
 
 def test_an_unknown_suite(config):
     (config / "mine.yaml").write_text("- hello\n")
-    assert suites.load("mine") == [Prompt("1", "mine", "hello")] and "mine" not in suites.builtin()
+    assert suites.load("mine") == [SuitePrompt("1", "mine", "hello")] and "mine" not in suites.builtin()
     for source, hint in (("mien", "'mine'"), ("../suites/code", "Suites: chat, code")):
         error = refused(suites.load, source)
         assert "no prompt suite or file" in error and source in error and hint in error
@@ -105,7 +105,7 @@ prompts:
     ],
 )  # fmt: skip
 def test_the_suffix_says_how_a_file_is_read(name, content, prompts):
-    assert read(name, content) == [Prompt(*prompt) for prompt in prompts]
+    assert read(name, content) == [SuitePrompt(*prompt) for prompt in prompts]
 
 
 MALFORMED = {
@@ -140,7 +140,7 @@ def test_what_cannot_be_opened_or_is_too_large(monkeypatch):
     assert len(read("model.gguf", b"a" * (1 << 20))) == 1
 
 
-UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c", 3)) for n in range(count)]
+UNEVEN = [SuitePrompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c", 3)) for n in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from specdec_cli import load
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.measure import acceptance_traces, simulate, suites, tune
 from specdec_cli.measure.export import ENGINES, export
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights import tuning
 
 from .models import FOLDER

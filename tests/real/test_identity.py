@@ -14,7 +14,7 @@ from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.engine.engine import one_session
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 PROMPTS = (
     'def is_prime(n: int) -> bool:\n    """Return True if n is a prime number."""\n',

@@ -11,7 +11,7 @@ from rpc import differs_by_repacking, rpc_servers
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import suites
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 
 PROMPTS = [[{"role": "user", "content": prompt.text}] for prompt in suites.load("code")[1:3]]
 

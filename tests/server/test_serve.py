@@ -28,8 +28,8 @@ from specdec_cli.server.answer_objects import ChatFormat, CompletionFormat
 from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import ChatBody, CompletionBody, InvalidRequest, parse
-from specdec_cli.settings.config import Settings
 from specdec_cli.settings.options import SamplingParams
+from specdec_cli.settings.settings import Settings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]

@@ -16,8 +16,8 @@ from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.server.request_bodies import CompletionBody, parse
-from specdec_cli.settings.config import Settings, check_value
 from specdec_cli.settings.options import OPTIONS, ModelOptions, flag_of, given_in
+from specdec_cli.settings.settings import Settings, check_value
 
 
 def test_load_takes_the_options_of_models():

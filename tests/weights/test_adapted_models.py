@@ -22,7 +22,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure.acceptance_traces import recording_of
-from specdec_cli.settings.config import Settings
+from specdec_cli.settings.settings import Settings
 from specdec_cli.weights import pass_costs as saved_costs
 from specdec_cli.weights import tuning
 from specdec_cli.weights.model_pair import check_pair, setup_of_pair
