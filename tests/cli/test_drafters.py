@@ -11,6 +11,7 @@ from hub_pairs import own_profile
 
 from specdec_cli import drafters
 from specdec_cli.drafters import corpus
+from specdec_cli.settings import settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 MODELS = ("-m", TARGET, "-md", DRAFT)
