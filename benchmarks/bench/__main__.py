@@ -151,7 +151,7 @@ class Run:
                 self.found.load[cell.key] = measure_load(cell, files[cell.model], self.tools, self.options.threads)
                 results.save(self.path, self.found)
                 self.bar.advance(task)
-        if (self.options.again or not self.found.http) and not quick and not only:
+        if (self.options.again or not self.found.http) and not (quick or only or self.options.target):
             import http_layer  # noqa: PLC0415 - its packages are optional
 
             self.found.http = http_layer.rates(free_port())

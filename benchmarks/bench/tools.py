@@ -56,7 +56,7 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One answer. ids: its tokens, None if the tool doesn't say. tokens_per_s: after the first token. ttft_ms: 0 where
-    the prompt was in a cache. steps: forward passes of the target, 0 if unknown. memory_mb: the most that the process
+    the tool doesn't say. steps: forward passes of the target, 0 if unknown. memory_mb: the most that the process
     has used so far, 0 if unknown. result: specdec's own record of it.
     """
 

@@ -116,10 +116,11 @@ def _command(arguments: list[str]) -> str:
         option = match[0] if match else ""
         path = Path(argument.removeprefix(option))
         try:
-            is_file = path.exists() or (path.is_absolute() and " " not in argument)
+            is_new = path.is_absolute() and (" " not in argument or path.parent.is_dir())
+            is_file = len(path.parts) > 1 and (is_new or path.exists())
         except OSError:  # a prompt that is too long for a file name
             is_file = False
-        shown.append(f"{option}{path.resolve().name}" if is_file else argument)
+        shown.append(f"{option}{path.name}" if is_file else argument)
     return shlex.join(["specdec", *shown])
 
 

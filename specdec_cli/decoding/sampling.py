@@ -42,8 +42,10 @@ class StandardSampler:
         self.constraint = constraint
         self._noise = noise
         self._context: Sequence[int] = ()
-        self._history = array("i")
-        """The context's tokens as numpy reads them: converting a list of 32,000 takes more than 1 ms."""
+        self._skipped, self._history = 0, array("i")
+        """The context's tokens, but for the first that no penalty reaches, as numpy reads them: converting a list of
+        32,000 takes more than 1 ms.
+        """
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
 
     @property
@@ -56,6 +58,7 @@ class StandardSampler:
         tokens are the prompt, by default all.
         """
         self._context, self._history = context, array("i")
+        self._skipped = max(len(context) - self.settings.repeat_last_n, 0)
         if self.constraint is not None:
             self.constraint.begin(context, len(context) if prompt_tokens is None else prompt_tokens)
 
@@ -156,7 +159,7 @@ class StandardSampler:
         s = self.settings
         if not s.penalises:
             return row
-        self._history.extend(self._context[len(self._history) :])
+        self._history.extend(self._context[self._skipped + len(self._history) :])
         before = np.frombuffer(self._history, np.int32)[-s.repeat_last_n :]
         recent = np.concatenate((before, np.array(ahead, np.int32)))[-s.repeat_last_n :]
         ids, counts = np.unique(recent, return_counts=True)

@@ -272,7 +272,7 @@ class LiveDisplay:
         return rows[: max(height // 2, 1)]
 
     def _figures(self, width: int) -> list[Text]:
-        return [speed_row(self._report, width), saved_row(self._report, self._max_tokens, width)]
+        return [speed_row(self._report, width), kept_row(self._report, self._max_tokens, width)]
 
     def _ansi(self, text: Text) -> str:
         """Text as the console would print it: the line breaks are ours, the styles its own."""
@@ -377,7 +377,7 @@ def speed_row(metrics: Metrics, width: int) -> Text:
     return row
 
 
-def saved_row(metrics: Metrics, most: int, width: int) -> Text:
+def kept_row(metrics: Metrics, most: int, width: int) -> Text:
     """How much of what was drafted was kept, how many tokens a step gives, how far the answer is."""
     parts = []
     if metrics.acceptance_rate is not None:

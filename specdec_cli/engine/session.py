@@ -94,10 +94,10 @@ class Session(AbstractContextManager["Session"]):
         return self.models.drafts or not self.settings.cascade.needs_model
 
     def require_drafts(self, fix: str) -> None:
-        """Raise SpecdecError with the note that says why, if drafting isn't possible."""
+        """Raise SpecdecError with the note that says why, if drafting isn't possible. For open sessions."""
         if not self.drafts:
             why = [note for note in self.notes if "draft model is not used" in note]
-            raise SpecdecError((why or self.notes)[-1], fix)
+            raise SpecdecError(next(reversed(why or self.notes), "no draft model is open"), fix)
 
     def start(
         self,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from operator import eq
 from pathlib import Path
 from typing import Protocol
 
@@ -132,7 +130,14 @@ class LlamaContext:
 
     def common(self, text: Sequence[int]) -> int:
         """How many tokens of a text it shares from the start."""
-        return sum(1 for _ in takewhile(bool, map(eq, self.tokens, text)))
+        equal, most = 0, min(len(self.tokens), len(text))
+        while equal < most:
+            middle = (equal + most + 1) // 2
+            if self.tokens[equal:middle] == [*text[equal:middle]]:
+                equal = middle
+            else:
+                most = middle - 1
+        return equal
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
         """Raise ValueError if there is no room for `news` and `more` tokens; returns the news."""

@@ -154,8 +154,8 @@ class ComparisonResult:
         """Whether drafting pays, and the ranking of all variants; of older results too."""
         baselines = {each.name: each.baseline for each in self.variants}
         auto = [each for each in self.variants if each.settings.draft_tokens == AUTO and (each.settings.tree or 1) == 1]
-        names = [each.name for each in auto if each.settings.drafter != "none"]
-        default = min(names, key=lambda name: not name.endswith(f"k={AUTO}"), default=None)  # others have more options
+        names = [each.name for each in auto if each.settings.drafter != "none" and not each.settings.draft_min_p]
+        default = min(names, key=lambda name: ("drafter=" in name, not name.endswith(f"k={AUTO}")), default=None)
         return overall_verdict(self._summaries("all"), baselines, self.wrong, default)
 
     @property

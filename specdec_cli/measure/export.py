@@ -266,7 +266,10 @@ def _llama_server(pair: _Pair) -> tuple[str, str]:
     options += [(_LLAMA_NAMES[name], values[name]) for name in pair.options if name in _LLAMA_NAMES]
     cut = next((value for _, value in options if set(str(value)) & set(";#")), None)
     if cut:
-        raise UsageError(f"a preset of llama-server can't hold {cut}: it would be cut at ; and #", "Rename the file.")
+        raise UsageError(
+            f"a preset of llama-server can't hold {cut}: it would be cut at ; and #",
+            "Rename or leave it out.",
+        )
     command = shlex.join(["llama-server", *(part for name, value in options for part in (f"--{name}", str(value)))])
     preset = ["version = 1", "", f"[{pair.target.name}]", *(f"{name} = {value}" for name, value in options)]
     return command, "\n".join(preset) + "\n"

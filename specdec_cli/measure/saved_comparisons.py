@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 _MACHINE_SETTINGS: dict[str, Any] = dict.fromkeys(
     (
-        *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
+        *("target", "draft", "threads", "threads_draft", "ctx", "gpu_layers", "gpu_layers_draft"),
         *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
     )
 )
 """Settings that say where a variant ran, and not how it decoded."""
-_DRAFTING: dict[str, Any] = dict.fromkeys(("draft_tokens", "draft_min_p", "tree", "lookahead"))
+_DRAFTING: dict[str, Any] = dict.fromkeys(
+    ("draft_small", "draft_tokens", "draft_min_p", "draft_window", "tree", "lookahead", "prediction")
+)
+"""Settings that change nothing without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,10 @@ def _decoding(settings: RecordedSettings) -> RecordedSettings:
     """The settings that matter: not where they ran, the second draft model's folder, or how to draft if nothing does.
     Older results lack `bitwise`.
     """
-    small = settings.draft_small and Path(settings.draft_small).name
     if settings.drafter == "none":  # a baseline has those of the first variant that it belongs to
-        settings = replace(settings, **_DRAFTING)
+        coupled = settings.accept == "coupled" and settings.temperature
+        settings = replace(settings, **{**_DRAFTING, "accept": "coupled" if coupled else None})
+    small = settings.draft_small and Path(settings.draft_small).name
     return replace(settings, **_MACHINE_SETTINGS, seed=None, bitwise=bool(settings.bitwise), draft_small=small)
 
 

@@ -1,6 +1,6 @@
 """Options: the models and their devices, how to draft, how to sample an answer.
 
-None means not set; `config.Settings` has all options with their defaults. This module imports fast.
+None means not set; `settings.Settings` has all options with their defaults. This module imports fast.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def timing_key(threads: int, gpu_layers: int = -1, setup: str = "") -> TimingKey
 def known_agreement(model: Path) -> Agreement | None:
     """Which passes of a model agree bit for bit with the usual threads; None if not measured."""
     with suppress(SpecdecError, OSError):
-        kept = load_kept(model, timing_key(host.usual_threads()))
+        kept = load_saved(model, timing_key(host.usual_threads()))
         return kept.agreement if kept else None
     return None
 
@@ -56,13 +56,13 @@ class PassCosts:
         """Reduces the threads, if it must, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
         self._key = timing_key(context.threads, gpu_layers, setup)
-        self._kept = self._load()
+        self._saved = self._load()
         self._news = False
 
     @property
     def agreement(self) -> Agreement | None:
         """Which passes agree bit for bit; None if not measured for this context and these threads."""
-        kept, context = self._kept.agreement, self._context
+        kept, context = self._saved.agreement, self._context
         if kept is None or kept.threads != context.threads:
             return None
         return kept if max(kept.contexts) >= max(contexts_of(context.n_ctx)) else None
@@ -70,27 +70,27 @@ class PassCosts:
     @property
     def expected(self) -> dict[int, float]:
         """Known times: tokens in a pass -> seconds."""
-        return {**self._kept.draft, **self._kept.verify}
+        return {**self._saved.draft, **self._saved.verify}
 
     def follow_threads(self, anew: bool = False) -> None:
         """Switch to the saved costs for the context's threads. anew: start without any, to measure all again."""
         self.keep()
         self._key = replace(self._key, threads=self._context.threads)
-        self._kept = SavedCosts() if anew else self._load()
+        self._saved = SavedCosts() if anew else self._load()
 
     def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, with all rows of logits."""
-        known = self._kept.verify
+        known = self._saved.verify
         # With costs from a busy machine nothing would be drafted, and nothing would correct them.
         if 1 not in known or (known.get(2, 0.0) > BUSY_RATIO * known[1] and not self.measured_s):
             self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
-        return Curve(self._kept.verify)
+        return Curve(self._saved.verify)
 
     def draft(self, text: Sequence[int], budget_s: float = DRAFT_S) -> Curve:
         """Seconds of a draft model's passes over n tokens, with one row of logits."""
-        if not self._kept.draft:
+        if not self._saved.draft:
             self._add(draft=self._timed(text, _DRAFT_SIZES, 2, budget_s, 3))
-        return Curve(self._kept.draft)
+        return Curve(self._saved.draft)
 
     def measure_agreement(self, text: Sequence[int]) -> Agreement:
         """Which passes agree bit for bit. Measures it the first time, with a few hundred passes."""
@@ -107,7 +107,7 @@ class PassCosts:
     def learn(self, role: str, seconds: dict[int, float]) -> None:
         """Add times from a run: of sizes that weren't timed, and of those that differ clearly from the saved time."""
         what = "verify" if role == "target" else "draft"
-        known = getattr(self._kept, what)
+        known = getattr(self._saved, what)
         new = {n: took for n, took in seconds.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
         if known and new:
             self._add(**{what: {**known, **new}})
@@ -116,17 +116,17 @@ class PassCosts:
         """Save the costs for the next start, if there are new ones. If that fails, a note says so."""
         if self._news:
             try:
-                save_kept(self._path, self._key, self._kept)
+                save(self._path, self._key, self._saved)
             except (SpecdecError, OSError) as error:
                 self._note(f"pass times are measured at every start: {error}")
             self._news = False
 
     def _add(self, **news: Any) -> None:
-        self._kept, self._news = replace(self._kept, **news), True
+        self._saved, self._news = replace(self._saved, **news), True
 
     def _load(self) -> SavedCosts:
         try:
-            return load_kept(self._path, self._key) or SavedCosts()
+            return load_saved(self._path, self._key) or SavedCosts()
         except (SpecdecError, OSError) as error:
             self._note(f"pass times are measured again: {error}")
             return SavedCosts()
@@ -165,7 +165,7 @@ class SavedCosts:
     verify: Points = field(default_factory=dict)
     draft: Points = field(default_factory=dict)
     agreement: Agreement | None = None
-    # What was measured, for readers of the file; `save_kept` sets these.
+    # What was measured, for readers of the file; `save` sets these.
     model: str = field(default="", compare=False)
     machine: str = field(default="", compare=False)
     build: str = field(default="", compare=False)
@@ -181,11 +181,11 @@ def path_of(model: Path, key: TimingKey) -> Path:
     return _COSTS.path(record_name((model.stem,), repr(identity), digits=12))
 
 
-def load_kept(model: Path, key: TimingKey) -> SavedCosts | None:
+def load_saved(model: Path, key: TimingKey) -> SavedCosts | None:
     """The saved costs of a model file. Raises SpecdecError if they are damaged."""
     return _COSTS.load(path_of(model, key).stem)
 
 
-def save_kept(model: Path, key: TimingKey, costs: SavedCosts) -> None:
+def save(model: Path, key: TimingKey, costs: SavedCosts) -> None:
     record = replace(costs, model=model.name, machine=key.machine, build=key.build)
     _COSTS.save(path_of(model, key).stem, record)

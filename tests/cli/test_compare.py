@@ -103,9 +103,11 @@ def test_results_are_kept_and_compared_with(tmp_path):
 
 def test_a_page_names_files_and_no_folder(tmp_path):
     typed = ["-m/home/alice/x.gguf", "-o", "/home/alice/page.html", "--draft=/home/a=b/y.gguf"]
-    typed += ["-md=/home/alice/y.gguf", "-n20", "def f(x):", "/think about 1/2"]
-    shown = "specdec -mx.gguf -o page.html --draft=y.gguf -md=y.gguf -n20 'def f(x):' '/think about 1/2'"
-    assert command._command(typed) == shown
+    typed += ["-md=/home/alice/y.gguf", "-n20", "-k", "8", ".", "def f(x):", "/think about 1/2"]
+    typed += [str(tmp_path / "linked.gguf"), str(tmp_path / "of a b.html")]
+    (tmp_path / "linked.gguf").symlink_to(TARGET)
+    shown = "specdec -mx.gguf -o page.html --draft=y.gguf -md=y.gguf -n20 -k 8 . 'def f(x):' '/think about 1/2'"
+    assert command._command(typed) == f"{shown} linked.gguf 'of a b.html'"
     adapter = loras.write(tmp_path / "style.gguf", TARGET, strength=0.7)
     corpus, page = tmp_path / "queue.py", tmp_path / "page.html"
     corpus.write_text("import os\n")

@@ -84,8 +84,11 @@ def test_a_second_draft_model_is_the_same_in_another_folder():
 
 
 def test_a_baseline_is_the_same_whatever_its_first_variant_drafts():
-    before, now = (with_settings(drafter="none", draft_tokens=k, tree=t) for k, t in (("auto", 1), (2, 4)))
+    others = {"draft_tokens": 2, "tree": 4, "draft_window": 64, "draft_small": "a/x.gguf", "accept": "match"}
+    before, now = (with_settings(drafter="none", **more) for more in ({"draft_tokens": "auto"}, others))
     assert saved_comparisons.changes(before, now)
+    coupled = (with_settings(drafter="none", accept=rule, temperature=0.8) for rule in ("coupled", "rejection"))
+    assert not saved_comparisons.changes(*coupled)
     assert not saved_comparisons.changes(with_settings(draft_tokens=2), with_settings(draft_tokens=3))
 
 
@@ -93,14 +96,16 @@ def test_a_baseline_is_the_same_whatever_its_first_variant_drafts():
     ("names", "default"),
     [
         (["k=auto,tree=4", "drafter=ngram", "k=8", "k=auto"], "k=auto"),
-        (["k=auto, draft-min-p=0.5", "k=2"], "k=auto, draft-min-p=0.5"),
+        (["drafter=ngram,k=auto", "drafter=mtp", "ngram+model, k=2", "ngram+model, k=auto"], "ngram+model, k=auto"),
+        (["k=auto, draft-min-p=0.5", "k=2"], None),
         (["k=auto,tree=4", "drafter=none"], None),
     ],
 )
 def test_the_default_length_is_that_of_a_variant_without_more_options(monkeypatch, names, default):
     def settings(name):
         length, drafter = 8 if name == "k=8" or "k=2" in name else "auto", "none" if "none" in name else "model"
-        return RecordedSettings(draft_tokens=length, drafter=drafter, tree=4 if "tree" in name else 1)
+        more = {"tree": 4 if "tree" in name else 1, "draft_min_p": 0.5 if "min-p" in name else None}
+        return RecordedSettings(draft_tokens=length, drafter=drafter, **more)
 
     monkeypatch.setattr(compare, "overall_verdict", lambda summaries, baselines, wrong, found: found)
     variants = (Variant(ALONE, ALONE, settings("none")), *(Variant(name, ALONE, settings(name)) for name in names))

@@ -44,7 +44,7 @@ def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monke
     again.learn("target", {1: 0.0205, 2: 0.06, 9: 0.1})
     again.learn("draft", {1: 0.03})
     again.keep()
-    monkeypatch.setattr(costing, "save_kept", None)  # what is no news is not written
+    monkeypatch.setattr(costing, "save", None)  # what is no news is not written
     last = opened()
     assert last.verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}
     assert last.draft([1]).points == {**PASSES, 1: 0.03}
@@ -96,13 +96,13 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
 def test_costs_are_those_of_one_file_threads_layers_machine_and_build(tmp_path):
     model, here = tmp_path / "model.gguf", TimingKey("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
     model.write_bytes(b"GGUF")
-    costing.save_kept(model, here, SavedCosts(PASSES))
-    assert costing.load_kept(model, here) == SavedCosts(PASSES)
+    costing.save(model, here, SavedCosts(PASSES))
+    assert costing.load_saved(model, here) == SavedCosts(PASSES)
     changes = {"machine": "another", "build": "another", "threads": 1, "gpu_layers": 0, "setup": "a GPU"}
     for name, value in changes.items():
         there = replace(here, **{name: value})
-        assert costing.load_kept(model, there) is None
-        costing.save_kept(model, there, SavedCosts())
-    assert costing.load_kept(model, here) == SavedCosts(PASSES), "as in a home directory that machines share"
+        assert costing.load_saved(model, there) is None
+        costing.save(model, there, SavedCosts())
+    assert costing.load_saved(model, here) == SavedCosts(PASSES), "as in a home directory that machines share"
     model.write_bytes(b"GGUF, but longer")
-    assert costing.load_kept(model, here) is None
+    assert costing.load_saved(model, here) is None
