@@ -24,21 +24,24 @@ run: setup ## Show what specdec does, in ten seconds
 # Without a browser, the tests that open pages in one are left out, and a line says so.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-# The command of every test run; $(1): which tests.
-PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and not training and not quiet and $(1)$(if $(BROWSER),, and not browser)"
+# Where this variable is set, each process of each test run would compile the tests anew.
+PYTEST   := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# $(1): which tests.
+TESTS = $(PYTEST) $(PARALLEL) -m "not real and not fuzz and not training and not quiet and $(1)$(if $(BROWSER),, and not browser)"
 NO_BROWSER = @$(if $(BROWSER),,echo "Chromium isn't installed: the tests of HTML pages in a browser are left out.")
 
 test: setup ## Run the tests, except the slow ones
 	$(NO_BROWSER)
-	$(call PYTEST,not slow)
+	$(call TESTS,not slow)
 
 test-slow: setup ## Run the slow tests
 	$(NO_BROWSER)
-	$(call PYTEST,slow)
+	$(call TESTS,slow)
 
 test-all: setup ## Run all tests, slow ones too
 	$(NO_BROWSER)
-	$(call PYTEST,(slow or not slow))
+	$(call TESTS,(slow or not slow))
 
 # Serially: each test keeps one or two models of up to a gigabyte in memory.
 test-real: setup ## Run the tests on real models, downloading them if possible
@@ -55,15 +58,15 @@ test-wheel: setup ## Install the wheel outside the checkout and run it there
 	@tests/wheel/run $(VENV)/bin/python
 
 test-training: $(TORCH) ## Run the tests of training, which need PyTorch: some gigabytes of disk
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m training tests/training
+	$(PYTEST) -n 2 --dist worksteal -m training tests/training
 
 # Hostile input of every kind, determined by SEED. SCALE=0.1 tries a tenth of it.
 SEED  ?= 1
 SCALE ?= 1
 
 fuzz: setup ## Try to break it, with some 30,000 hostile files, names, servers and signals
-	SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest --hypothesis-seed=$(SEED) tests/gguf/test_gguf_fuzz.py
-	SPECDEC_FUZZ_SEED=$(SEED) SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m fuzz tests/fuzz
+	SPECDEC_FUZZ_SCALE=$(SCALE) $(PYTEST) --hypothesis-seed=$(SEED) tests/gguf/test_gguf_fuzz.py
+	SPECDEC_FUZZ_SEED=$(SEED) SPECDEC_FUZZ_SCALE=$(SCALE) $(PYTEST) $(PARALLEL) -m fuzz tests/fuzz
 
 # QUICK=1 takes 15 minutes. BENCH_FLAGS="--only chat" measures some cells, see benchmarks/bench.
 bench: setup ## Measure speeds on this machine, llama.cpp's own tools included, and write them into the docs
