@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 pytest_plugins = ["engines"]
 BY_FOLDER = ("fuzz", "real")
 """Folders whose tests are marked with their name."""
+MOST_READ = 1 << 25
+"""Larger files than this many bytes aren't compared with others: real models, and files with holes."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,6 +96,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshCaches]:
         folder = tmp_path_factory.mktemp("session")
         known = run_once(tmp_path_factory.getbasetemp())
         own_folders(environment, folder, FreshCaches(folder / "cache", known).take())
+        environment.setattr("specdec_cli.weights.model_loading.begin_load", by_contents())
         yield FreshCaches(folder / "caches", known)
 
 
@@ -113,6 +117,26 @@ def run_once(base: Path) -> Path:
             for part in ("kernels", "trials", "costs"):
                 (folder / "specdec" / part).mkdir(parents=True, exist_ok=True)
     return folder / "specdec"
+
+
+def by_contents() -> Callable[..., object]:
+    """`begin_load`, but contents that went well in this process are not tried again, wherever they are written."""
+    from specdec_cli.gguf.reader import part_names
+    from specdec_cli.llama import kernels
+    from specdec_cli.llama.trial_process import Child, begin_load
+
+    last: dict[tuple[object, ...], Child] = {}
+
+    def begin(path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> Child:
+        if n_bytes > MOST_READ:
+            return begin_load(path, n_bytes, adapters, head)
+        files = [*map(path.with_name, part_names(path.name)), *adapters, *([head] if head else [])]
+        tried = kernels.build(), head is None, *(sha256(file.read_bytes()).digest() for file in files)
+        if tried not in last or last[tried]._process.poll() != 0:
+            last[tried] = begin_load(path, n_bytes, adapters, head)
+        return last[tried]
+
+    return begin
 
 
 def own_folders(environment: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
@@ -151,6 +175,22 @@ def nothing_known(clean_environment: Path) -> None:
     cache = Path(os.environ["XDG_CACHE_HOME"]) / "specdec"
     (cache / "trials").unlink()
     shutil.rmtree(cache / "costs")
+
+
+@pytest.fixture
+def own_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of trials: each file has its own."""
+    from specdec_cli.llama.trial_process import begin_load
+
+    monkeypatch.setattr("specdec_cli.weights.model_loading.begin_load", begin_load)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen]:
+    """The processes that a test starts."""
+    begun, start = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: begun.append(start(*args, **rest)) or begun[-1])
+    return begun
 
 
 @pytest.fixture

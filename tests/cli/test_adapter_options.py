@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 
 import ggufs
 import loras
@@ -66,11 +65,9 @@ def test_what_is_refused(adapter, tmp_path):
         assert_refused(call(*SHORT, "--lora-draft", text), code, says)
 
 
-def test_an_adapter_is_tried_once_with_its_model(tmp_path, monkeypatch):
+def test_an_adapter_is_tried_once_with_its_model(tmp_path, monkeypatch, own_trials, started):
     """llama.cpp aborts on an alpha of 64 bits."""
     monkeypatch.setattr(model_loading, "_known", {})
-    begun, start = [], subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: begun.append(start(*args, **rest)) or begun[-1])
     model = tiny.write(tmp_path / "m.gguf", "llama")
     plain = loras.write(tmp_path / "plain.gguf", model, keys={"adapter.lora.alpha": None})
     deadly = ggufs.with_keys(plain, tmp_path / "a.gguf", ggufs.scalar("adapter.lora.alpha", ggufs.F64, 4.0))
@@ -78,7 +75,7 @@ def test_an_adapter_is_tried_once_with_its_model(tmp_path, monkeypatch):
     for _ in range(2):
         assert_refused(run(*flags, "--lora", deadly), 1, "llama.cpp crashes on a.gguf on m.gguf: GGML_ASSERT")
         model_loading._known.clear()
-    assert [child.returncode for child in begun] == [0, -signal.SIGABRT]
+    assert [child.returncode for child in started] == [0, -signal.SIGABRT]
     for _ in range(2):
         assert run(*flags, "--lora", plain).exit_code == 0
-    assert [child.returncode for child in begun] == [0, -signal.SIGABRT, 0]
+    assert [child.returncode for child in started] == [0, -signal.SIGABRT, 0]

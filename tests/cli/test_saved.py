@@ -294,7 +294,7 @@ def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_that_there_is_no_folder_for_temporary_files_is_said(tmp_path, monkeypatch):
+def test_that_there_is_no_folder_for_temporary_files_is_said(tmp_path, monkeypatch, own_trials):
     new = shutil.copy(TARGET, tmp_path / "new.gguf")  # a child tries it, whose output goes through such a file
     monkeypatch.setattr("tempfile.tempdir", None)
     with full_disk(0):

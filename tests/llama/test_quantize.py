@@ -1,7 +1,6 @@
 """Copies by llama.cpp's quantiser: what comes out computes what it should, and what goes wrong stays in its process."""
 
 import signal
-import subprocess
 from contextlib import closing
 
 import ggufs
@@ -134,11 +133,10 @@ def test_what_llama_cpp_refuses_is_told(tmp_path):
         prune(TARGET, tmp_path / "no folder" / "out.gguf", (1,))
 
 
-def test_an_interrupt_ends_the_process(tmp_path, monkeypatch):
+def test_an_interrupt_ends_the_process(tmp_path, monkeypatch, started):
     """Here one that never ends by itself: a real one takes milliseconds."""
     monkeypatch.setattr(quantize, "_CHILD", "import time; print('[ 1/ 9] a tensor', flush=True); time.sleep(99)")
-    interrupt, started, start = Interrupt(), [], subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: started.append(start(*args, **rest)) or started[-1])
+    interrupt = Interrupt()
     with pytest.raises(Interrupted):
         quantize.write(Copy(TARGET, tmp_path / "out.gguf", 1, (1,)), interrupt, lambda _: interrupt.set())
     assert [process.returncode for process in started] == [-signal.SIGKILL]

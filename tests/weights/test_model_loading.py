@@ -1,7 +1,6 @@
 """A file that llama.cpp does not survive ends a child, once, and not the process; a known file has no trial."""
 
 import signal
-import subprocess
 import threading
 
 import ggufs
@@ -19,7 +18,7 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.weights import model_loading
 from specdec_cli.weights.model_loading import TRIALS, begin_trial, load_model
 
-pytestmark = pytest.mark.usefixtures("nothing_known")
+pytestmark = pytest.mark.usefixtures("nothing_known", "own_trials")
 
 
 @pytest.fixture
@@ -30,11 +29,9 @@ def deadly(tmp_path):
 
 
 @pytest.fixture
-def children(monkeypatch):
+def children(monkeypatch, started):
     """Those started; what this process knows of other files is forgotten."""
     monkeypatch.setattr(model_loading, "_known", {})
-    started, start = [], subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: started.append(start(*args, **rest)) or started[-1])
     return started
 
 
