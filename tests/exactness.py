@@ -5,6 +5,7 @@ with thresholds, so it is kept as an interval: a threshold inside it splits it, 
 probabilities. Nothing is sampled, and two distributions can be compared to the last bits of a double.
 """
 
+import functools
 import itertools
 import zlib
 from collections import Counter, defaultdict
@@ -80,13 +81,21 @@ def own_text(make, n_vocab, rule, sampling, prompt, policy=FixedLength, max_toke
     steps = []
     for seed, k in enumerate((1, 2, 3, 5, 8)):
         target, sampler = Table(n_vocab, seed, orders[seed % len(orders)]), sampler_of(rule, sampling, seed)
-        options = {"rule": rule, "seed": seed, "max_tokens": max_tokens}
-        events = run(FakeTarget(target), prompt, make(target, sampler), policy=policy(k), sampler=sampler, **options)
-        assert tokens_of(events) == tokens_of(run(FakeTarget(target), prompt, settings=sampling, **options))
+        events = run(
+            FakeTarget(target), prompt, make(target, sampler), max_tokens=max_tokens, rule=rule, seed=seed,
+            policy=policy(k), sampler=sampler,
+        )  # fmt: skip
+        assert tokens_of(events) == _alone(n_vocab, seed, target.order, prompt, rule, sampling, max_tokens)
         assert events[-1].notes == ()
         steps += drafts_of(events)
     assert sum(step.accepted for step in steps) > 10, "nothing shows unless some stands"
     return steps
+
+
+@functools.cache
+def _alone(n_vocab, seed, order, prompt, rule, sampling, max_tokens):
+    target = FakeTarget(Table(n_vocab, seed, order))
+    return tokens_of(run(target, prompt, max_tokens=max_tokens, settings=sampling, rule=rule, seed=seed))
 
 
 class Walk:

@@ -153,7 +153,7 @@ class HubServer(ThreadingHTTPServer):
         self.log: list[Request] = []
         self.lock = threading.Lock()
         self.connections: WeakSet[socket.socket] = WeakSet()
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.002,), daemon=True).start()
 
     def add(
         self, name: str, files: Files, *, gated: str | bool = False, private: bool = False, licence: str = "apache-2.0"

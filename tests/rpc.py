@@ -107,7 +107,7 @@ def _listening(answer):
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.002,), daemon=True).start()
         try:
             yield "{}:{}".format(*server.server_address)
         finally:

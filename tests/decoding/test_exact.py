@@ -189,11 +189,11 @@ class AnyTree:
         return self._known[path]
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     rule=st.sampled_from(["rejection", "rejection", "match"]),
     draws=st.booleans(),
-    size=st.integers(2, 4),
+    size=st.integers(2, 3),
     sampling=st.sampled_from(COMBINATIONS),
     seed=st.integers(0, 10_000),
 )

@@ -214,7 +214,7 @@ def test_the_files_to_damage_are_whole():
 
 
 @settings(
-    max_examples=int(20_000 * float(SCALE)) if SCALE else 250,
+    max_examples=int(20_000 * float(SCALE)) if SCALE else 100,
     derandomize=not SCALE,
     database=None,
     deadline=None,
