@@ -127,6 +127,7 @@ def test_pull(windows, hub, tmp_path):
     assert hub_pairs.files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_serve(windows):
     with Serving("-m", TARGET, "-md", DRAFT, "-c", 256, "-np", 1) as server:
         status, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})

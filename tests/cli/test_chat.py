@@ -299,6 +299,7 @@ def test_at_a_terminal(models):
         assert terminal.ended() == 0
 
 
+@pytest.mark.slow
 def test_at_a_dumb_terminal_with_the_answers_in_a_file(models):
     with Terminal("chat", *models, env={"TERM": "dumb"}, streams=("stdin", "stderr")) as terminal:
         enter(terminal, b"zebra", "tokens kept")

@@ -219,6 +219,7 @@ def test_a_download_shown_and_interrupted(hub, tmp_path):
     assert f"specdec run -p {NAME}" in shown.text
 
 
+@pytest.mark.slow
 def test_a_download_that_is_refused(hub, tmp_path):
     with terminal(hub, tmp_path, *PAIR) as shown:
         seen = shown.read(until="Download?")

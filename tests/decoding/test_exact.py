@@ -439,9 +439,8 @@ def test_a_wrong_rule_is_seen(monkeypatch, rule, wrong, width):
 # Over samples: the same by a statistic, once for each rule
 
 
-@pytest.mark.parametrize(
-    ("rule", "wrong"), [pytest.param("match", credulous, marks=pytest.mark.slow), ("rejection", no_residual)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "wrong"), [("match", credulous), ("rejection", no_residual)])
 def test_samples_follow_the_distribution(monkeypatch, rule, wrong):
     assert check(rule, 2, COMBINATIONS[4], seed=11) > 1e-4
     monkeypatch.setitem(rules.RULES, rule, wrong)

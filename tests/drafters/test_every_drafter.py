@@ -51,7 +51,12 @@ WAYS = {
 }
 EVERY = pytest.mark.parametrize("way", WAYS)
 WRAPPED = [way for way in WAYS if "reduced" in way or "forgetful" in way]
-"""Of these, whole answers are left to the slow tests."""
+
+
+def but_slow(*ways):
+    """Every way, these in the slow tests."""
+    each = [pytest.param(way, marks=[pytest.mark.slow] * (way in ways)) for way in WAYS]
+    return pytest.mark.parametrize("way", each)
 
 
 def made(way, draft, **options):
@@ -142,7 +147,7 @@ def test_a_step_without_cuts_keeps_it(way):
     assert step(way, "rejection").error < EXACT
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way in WRAPPED)) for way in WAYS])
+@but_slow(*WRAPPED, "model", "model, a tree", "model<small", "medusa, a tree")
 def test_whole_answers_keep_it(way):
     """With `match` they are the target's own token for token, as is tested above."""
     target, draft = pair(11, n_vocab=3)
@@ -171,7 +176,7 @@ def test_a_length_that_is_learned_keeps_a_step_of_heads(way, rule):
 # Negative controls
 
 
-@EVERY
+@but_slow(*{*WAYS} - {"model", "ngram", "medusa", "model, translated"})
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_a_rule_that_believes_the_drafter_is_seen(way, rule, monkeypatch):
     monkeypatch.setitem(rules.RULES, rule, credulous)

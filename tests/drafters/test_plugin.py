@@ -42,10 +42,10 @@ def assert_own(events, about, way=NAME):
     return Metrics.of(events).accepted
 
 
-SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("faulty+ngram", "faulty+model", "model+faulty")]
+COMBINED = ("ngram+faulty", "model<faulty", "faulty+ngram", "faulty+model", "model+faulty")
 
 
-@pytest.mark.parametrize("way", [NAME, "ngram+faulty", "model<faulty", *SLOW])
+@pytest.mark.parametrize("way", [NAME, *(pytest.param(way, marks=pytest.mark.slow) for way in COMBINED)])
 def test_every_kind_of_fault(way):
     accepted = []
     for seed in range(300):

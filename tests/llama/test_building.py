@@ -67,6 +67,7 @@ def faulty(tmp_path, *flags):
 
 
 @x86
+@pytest.mark.slow
 def test_with_the_header_the_tile_configuration_arrives(tmp_path):
     """Whatever the compiler is; with the flags of the build. A header that says again what faulty compilers say, that 8
     bytes are read, is seen.

@@ -15,7 +15,7 @@ class Repeating:
 
 
 SCHEMAS = schemas()
-EVERY = 24
+EVERY = 48
 DRAFTERS = ["grammar", "ngram", "model", "lookahead", "grammar+ngram+model", "model<ngram", Repeating()]
 
 

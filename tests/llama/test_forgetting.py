@@ -1,5 +1,7 @@
 """Texts longer than the cache of a draft model: what stays has the rows of a text that never had more."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import tiny
@@ -59,24 +61,27 @@ def session():
         yield session
 
 
-def written(answer):
+def written(session, temperature, how):
     """To its end. What was read before, in other passes, is read again: at a temperature its rounding would show."""
+    answer = session.start(PROMPT, SamplingParams(temperature=temperature, seed=3, max_tokens=120), how, reuse=False)
     assert list(answer)
     return answer.result
 
 
+@pytest.fixture(scope="module")
+def own(session):
+    """What the target alone writes at a temperature."""
+    return cache(lambda temperature: written(session, temperature, SpeculativeConfig("none")).tokens)
+
+
 WAYS = [("model", 1, 4), ("model", 3, 4), ("model<ngram", 1, 4), ("ngram+model", 1, "auto")]
+SAMPLED = [pytest.param(0.8, *way, marks=[pytest.mark.slow] * (way[0] != "model")) for way in WAYS]
 
 
-@pytest.mark.parametrize(("drafter", "tree", "k"), WAYS)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_answer_is_the_targets_own(session, drafter, tree, k, temperature):
-    how = SpeculativeConfig(drafter, k, tree=tree)
-    sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=120)
-    answer, own = (
-        written(session.start(PROMPT, sampling, each, reuse=False)) for each in (how, SpeculativeConfig(drafter="none"))
-    )
-    assert answer.tokens == own.tokens
+@pytest.mark.parametrize(("temperature", "drafter", "tree", "k"), [*((0.0, *way) for way in WAYS), *SAMPLED])
+def test_the_answer_is_the_targets_own(session, own, drafter, tree, k, temperature):
+    answer = written(session, temperature, SpeculativeConfig(drafter, k, tree=tree))
+    assert answer.tokens == own(temperature)
     assert not [note for note in answer.notes if "failed" in note]
     if k != "auto":
         assert answer.metrics.accepted > 0 and answer.metrics.steps < 120

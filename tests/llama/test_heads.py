@@ -67,7 +67,10 @@ def both(session, sampling, speculative):
     return answer.tokens, session.generate(PROMPT, sampling, SpeculativeConfig(drafter="none")).tokens
 
 
-@pytest.mark.parametrize(("k", "tree", "temperature"), [(1, 1, 0), (1, 1, 0.8), (5, 1, 0), (5, 1, 0.8), (6, 3, 0)])
+SINGLE = [pytest.param(1, 1, temperature, marks=pytest.mark.slow) for temperature in (0, 0.8)]
+
+
+@pytest.mark.parametrize(("k", "tree", "temperature"), [*SINGLE, (5, 1, 0), (5, 1, 0.8), (6, 3, 0)])
 def test_the_answer_is_the_targets_own(pair, k, tree, temperature):
     kind, session = pair
     sampling = SamplingParams(temperature=temperature, seed=2, max_tokens=48)
@@ -249,10 +252,8 @@ def test_several_layers_draft_one_place_each(opened, monkeypatch):
 # Distributions
 
 
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in (("glm4moe-echo", True), ("eagle3-few", False))]
-
-
-@pytest.mark.parametrize(("kind", "wrong"), [("glm4moe-echo", False), *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "wrong"), [("glm4moe-echo", False), ("glm4moe-echo", True), ("eagle3-few", False)])
 def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, monkeypatch):
     """By chi-square; and a q that is another than the one drawn from is seen."""
     target, draft = files(tmp_path, kind)

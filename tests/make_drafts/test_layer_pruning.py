@@ -106,6 +106,7 @@ def test_a_search_drops_only_a_layer_that_it_has_just_tried(monkeypatch, tmp_pat
     assert [step.dropped for step in pruning._search(job, LayerSearch(2), 4)] == [None, 0, 1]
 
 
+@pytest.mark.slow
 def test_a_search_tries_its_copy_in_one_child(monkeypatch, tmp_path):
     tried, trial = [], model_loading.begin_load
     monkeypatch.setattr(model_loading, "begin_load", lambda path, *rest: tried.append(path.name) or trial(path, *rest))

@@ -68,7 +68,10 @@ def written(session):
     return list(session.events(session.tokenize(PROMPT, raw=True), 0))
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "accept": "coupled"}], ids=["greedy", "coupled"])
+COUPLED = pytest.param({"temperature": 0.9, "accept": "coupled"}, id="coupled", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("sampling", [pytest.param({}, id="greedy"), COUPLED])
 def test_the_text_is_that_of_the_adapted_target(adapter, of_draft, sampling):
     settings = {"lora": (str(adapter),), "draft_tokens": 4, "ctx": 256, "max_tokens": 48, **sampling}
     with open_session(**settings, drafter="none") as alone:
