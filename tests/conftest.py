@@ -177,6 +177,30 @@ def nothing_known(clean_environment: Path) -> None:
     shutil.rmtree(cache / "costs")
 
 
+@pytest.fixture(scope="session")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of the bundled target that changes what it writes."""
+    import loras
+    from driver import TARGET
+
+    return loras.write(tmp_path_factory.mktemp("lora") / "style.gguf", TARGET, strength=0.7)
+
+
+@pytest.fixture(scope="session")
+def of_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the bundled draft."""
+    import loras
+    from driver import DRAFT
+
+    return loras.write(tmp_path_factory.mktemp("lora") / "draft-style.gguf", DRAFT, strength=0.7)
+
+
+@pytest.fixture
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter that fails, fails the test."""
+    monkeypatch.setattr("specdec_cli.decoding.speculation.Speculation._guarded", lambda self, action, *_: action())
+
+
 @pytest.fixture
 def own_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of trials: each file has its own."""

@@ -111,11 +111,12 @@ def write_all_types(path: Path, alignment: int | None = None, order: gguf.GGUFEn
         writer.add_tensor(name, rng.integers(0, 9, shape).astype(dtype))
     blocks = gguf.quants.quantize(rng.random((4, 64), np.float32), gguf.GGMLQuantizationType.Q8_0)
     writer.add_tensor("quantised", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    _write(writer)
+    finish(writer)
     return path
 
 
-def _write(writer: gguf.GGUFWriter) -> None:
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -179,7 +180,7 @@ def split(source: Path, folder: Path, max_tensors: int, small_first: bool = Fals
             writer.add_key_value(name, value.contents(), value.types[0], sub_type=value.types[-1])
     for row in reader.tensors:
         writer.add_tensor(row.name, row.data, raw_dtype=row.tensor_type)
-    _write(writer)
+    finish(writer)
     return sorted(folder.glob(f"{source.stem}-*-of-*.gguf"))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
+import ggufs
 import numpy as np
-import tiny
 
 from specdec_cli.gguf.reader import read_header
 
@@ -50,5 +50,5 @@ def write(
                 shape = next((other for end, other in (shapes or {}).items() if name.endswith(end)), usual)
                 scale = strength * (inner**-0.5 if part == "lora_a" else rank**-0.5)
                 writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
-    tiny.finish(writer)
+    ggufs.finish(writer)
     return path

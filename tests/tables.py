@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import gguf
+import ggufs
 import numpy as np
 import tiny
 
@@ -41,7 +42,7 @@ def write(path: Path, draft: bool = False) -> Path:
     writer.add_layer_norm_rms_eps(1e-12)  # of no account beside a mean square of 1
     for name, values in _weights(draft).items():
         writer.add_tensor(name, values.astype(np.float32))
-    tiny.finish(writer)
+    ggufs.finish(writer)
     return path
 
 

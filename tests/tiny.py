@@ -11,7 +11,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from ggufs import string_array
+from ggufs import finish, string_array
 
 from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
 
@@ -85,14 +85,6 @@ def add_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
     writer.add_add_bos_token(False)
-
-
-def finish(writer: gguf.GGUFWriter) -> None:
-    """Write the file."""
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 N_VOCAB = len(vocabulary()[0])

@@ -6,7 +6,6 @@ import signal
 
 import ggufs
 import loras
-import pytest
 import tiny
 from driver import DRAFT, TARGET, assert_refused, call, run, succeeded, told
 from hub_pairs import own_profile
@@ -15,16 +14,6 @@ from specdec_cli import load
 from specdec_cli.weights import model_loading
 
 SHORT = ("run", "def median(values):\n    return", "-n", 24, "-k", 3)
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return loras.write(tmp_path_factory.mktemp("lora") / "style.gguf", TARGET, strength=0.7)
-
-
-@pytest.fixture(scope="module")
-def of_draft(tmp_path_factory):
-    return loras.write(tmp_path_factory.mktemp("lora") / "draft-style.gguf", DRAFT, strength=0.7)
 
 
 def test_it_is_said_which_adapters_are_used(adapter, of_draft, tmp_path):

@@ -9,6 +9,7 @@ import time
 import pytest
 from driver import assert_refused, call, configure
 from exactness import spoilt
+from faulty_drafters import raising
 from prompt_toolkit import PromptSession
 from terminal import Terminal
 from typer.testing import CliRunner
@@ -173,13 +174,6 @@ def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
     monkeypatch.setitem(RULES, "coupled", spoilt("coupled"))
     code, _, err = script(models, *script_of)
     assert code == 1 and "the answer is not the target's own: computed again" in err and "please report it" in err
-
-
-def raising(error):
-    def fail(*_):
-        raise error
-
-    return fail
 
 
 def test_alone_is_interrupted_while_it_compares(models, monkeypatch):

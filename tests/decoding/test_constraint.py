@@ -5,18 +5,13 @@ import pytest
 from exactness import EXACT, PLAIN, WRONG, V, Whims, error_of_answers, pair, with_a_model
 from fakes import GREEDY, FakeTarget, ScriptedDrafter, Table, origins_of, run, steps_of, tokens_of
 
-from specdec_cli.decoding import speculation
 from specdec_cli.decoding.logprobs import with_logprobs
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import RULES, sampler_of
 
+pytestmark = pytest.mark.usefixtures("unguarded")
 CUTS = SamplingOptions(temperature=1.2, top_k=3, top_p=0.9, min_p=0.05)
-
-
-@pytest.fixture(autouse=True)
-def a_drafter_that_fails_fails_the_test(monkeypatch):
-    monkeypatch.setattr(speculation.Speculation, "_guarded", lambda self, action, *_: action())
 
 
 class Rules:

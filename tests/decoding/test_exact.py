@@ -33,7 +33,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timed import FLAT, STEEP, Timed
 
-from specdec_cli.decoding import accept, rules, speculation
+from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.sampling import StandardSampler
@@ -42,12 +42,8 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters import tree
 from specdec_cli.drafters.draft_model import ModelDrafter
 
+pytestmark = pytest.mark.usefixtures("unguarded")
 RULES = pytest.mark.parametrize("rule", ["match", "rejection"])
-
-
-@pytest.fixture(autouse=True)
-def a_drafter_that_fails_fails_the_test(monkeypatch):
-    monkeypatch.setattr(speculation.Speculation, "_guarded", lambda self, action, *_: action())
 
 
 def test_a_walk_visits_every_outcome_with_its_probability():

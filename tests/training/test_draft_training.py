@@ -366,7 +366,7 @@ def test_a_distilled_file_is_read_with_the_alignment_that_it_was_written_with(fo
     writer.add_custom_alignment(64)
     for name in plain.names:
         writer.add_tensor(name, plain.read(name))
-    tiny.finish(writer)
+    ggufs.finish(writer)
     rewrite(tmp_path / "out.gguf", GgufWeights(tmp_path / "aligned.gguf"), {}, "out")
     copied = GgufWeights(tmp_path / "out.gguf")
     assert all(np.array_equal(copied.read(name), plain.read(name)) for name in plain.names)

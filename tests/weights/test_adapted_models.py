@@ -30,17 +30,6 @@ from specdec_cli.weights.model_pair import check_pair, setup_of_pair
 PROMPT = "def median(values):\n    return"
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    """One of the bundled target that changes what it writes."""
-    return loras.write(tmp_path_factory.mktemp("lora") / "style.gguf", TARGET, strength=0.7)
-
-
-@pytest.fixture(scope="module")
-def of_draft(tmp_path_factory):
-    return loras.write(tmp_path_factory.mktemp("lora") / "draft-style.gguf", DRAFT, strength=0.7)
-
-
 def row(path, *adapters):
     """The logits after a few tokens."""
     with (
