@@ -201,7 +201,7 @@ def terminal(hub: HubServer, folder: Path, *args: object) -> Terminal:
 def test_a_download_shown_and_interrupted(hub, tmp_path):
     hub.slow(hub_pairs.content(hub, BIG_FILE), 3_000_000)
     with terminal(hub, tmp_path, *PAIR, "--yes") as shown:
-        big = re.compile(rf"^{BIG_FILE} .* [1-9]\.\d/9\.6 MB +\d+\.\d [kM]B/s +0:00:0\d", re.MULTILINE)
+        big = re.compile(rf"^{BIG_FILE} .* [1-9]\.\d/9\.6 MB +\d+\.\d [kM]B/s +0:\d\d:\d\d", re.MULTILINE)
         small = re.compile(rf"^{SMALL_FILE} .*[ /]1\.1 MB", re.MULTILINE)
         shown.read(until=lambda: big.search(shown.text) and small.search(shown.text))
         assert shown.ended_by(signal.SIGINT, within=10) == 130 and "interrupted" in shown.text

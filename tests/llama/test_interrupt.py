@@ -4,6 +4,7 @@ import socket
 import time
 
 import pytest
+from hub_pairs import wait_until
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.interrupt import Interrupt
@@ -25,7 +26,7 @@ def test_what_is_cleared_stays_cleared(monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupt.exit_code == 130
     interrupt.clear()
-    time.sleep(0.2)
+    wait_until(lambda: len(late) == 2)
     assert not interrupt.is_set() and interrupt.exit_code == 0
     assert late == [bytes([signal.SIGINT]), b""]
 
