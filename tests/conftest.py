@@ -26,7 +26,7 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 pytest_plugins = ["engines"]
 BY_FOLDER = ("fuzz", "real")
 """Folders whose tests are marked with their name."""
-MOST_READ = 1 << 25
+MAX_READ = 1 << 25
 """Larger files than this many bytes aren't compared with others: real models, and files with holes."""
 
 
@@ -128,7 +128,7 @@ def by_contents() -> Callable[..., object]:
     last: dict[tuple[object, ...], Child] = {}
 
     def begin(path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> Child:
-        if n_bytes > MOST_READ:
+        if n_bytes > MAX_READ:
             return begin_load(path, n_bytes, adapters, head)
         files = [*map(path.with_name, part_names(path.name)), *adapters, *([head] if head else [])]
         tried = kernels.build(), head is None, *(sha256(file.read_bytes()).digest() for file in files)
