@@ -128,7 +128,7 @@ def by_contents() -> Callable[..., object]:
     last: dict[tuple[object, ...], Child] = {}
 
     def begin(path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> Child:
-        if n_bytes > MAX_READ:
+        if n_bytes > MAX_READ or not path.is_file():
             return begin_load(path, n_bytes, adapters, head)
         files = [*map(path.with_name, part_names(path.name)), *adapters, *([head] if head else [])]
         tried = kernels.build(), head is None, *(sha256(file.read_bytes()).digest() for file in files)

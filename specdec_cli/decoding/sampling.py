@@ -7,7 +7,6 @@ tokens ordered by probability (ties: the lower id first), so only the few candid
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,10 +41,6 @@ class StandardSampler:
         self.constraint = constraint
         self._noise = noise
         self._context: Sequence[int] = ()
-        self._skipped, self._history = 0, array("i")
-        """The context's tokens, but for the first that no penalty reaches, as numpy reads them: converting a list of
-        32,000 takes more than 1 ms.
-        """
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
 
     @property
@@ -57,8 +52,7 @@ class StandardSampler:
         """Use this (growing) sequence as the history for penalties and the constraint. prompt_tokens: how many of its
         tokens are the prompt, by default all.
         """
-        self._context, self._history = context, array("i")
-        self._skipped = max(len(context) - self.settings.repeat_last_n, 0)
+        self._context = context
         if self.constraint is not None:
             self.constraint.begin(context, len(context) if prompt_tokens is None else prompt_tokens)
 
@@ -159,10 +153,8 @@ class StandardSampler:
         s = self.settings
         if not s.penalises:
             return row
-        self._history.extend(self._context[self._skipped + len(self._history) :])
-        before = np.frombuffer(self._history, np.int32)[-s.repeat_last_n :]
-        recent = np.concatenate((before, np.array(ahead, np.int32)))[-s.repeat_last_n :]
-        ids, counts = np.unique(recent, return_counts=True)
+        recent = [*self._context[-s.repeat_last_n :], *ahead][-s.repeat_last_n :]
+        ids, counts = np.unique(np.array(recent, dtype=np.int64), return_counts=True)
         known = ids < row.size  # a padded target may have emitted an id that the draft's rows lack
         ids, counts = ids[known], counts[known]
         row = row.copy()
