@@ -75,8 +75,9 @@ class BaselineProbe:
 
 class SharedLoad:
     """How many answers share the passes of a pair of models now, and what an answer's part of a pass costs: its share
-    of a pass in which none sends more than the others, and all of what its further tokens add to passes as they are.
-    So a draft pays where it lets all answers together have more tokens a second.
+    of a pass in which none sends more than the others, and what its further tokens add: to passes as they are, or its
+    share if all send as many, whichever is more. Curves have steps, and a row that costs nothing by itself does if
+    eight answers add one each. So a draft pays where it lets all answers together have more tokens a second.
     """
 
     def __init__(self) -> None:
@@ -129,8 +130,9 @@ class SharedLoad:
         """sharing: answers in a pass. size: tokens of a pass in which this answer sends one."""
         if (part := self._parts.get((role, sharing, size, tokens))) is None:
             curve = self._curves[role]
-            added = max(curve(size + tokens - 1) - curve(size), 0.0) if tokens > 1 else 0.0
-            part = self._parts[role, sharing, size, tokens] = curve(sharing) / sharing + added
+            alone = curve(size + tokens - 1) - curve(size)
+            together = (curve(sharing * tokens) - curve(sharing)) / sharing
+            part = self._parts[role, sharing, size, tokens] = curve(sharing) / sharing + max(alone, together, 0.0)
         return part
 
 

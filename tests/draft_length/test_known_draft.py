@@ -12,7 +12,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Candidate, Draft, LengthReason, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cascade_length import CascadeLength
-from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.draft_length.known_draft import LONGEST_KNOWN, KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.lookahead import LookaheadDrafter
@@ -285,3 +285,11 @@ def test_the_limit_is_no_matter_of_how_many_tokens_may_follow():
     assert max(written(GPU, Recurring(4), lookahead(), 24).drafted) > 14
     cascade = CascadeLength({"other": whole(GPU), "lookahead": whole(GPU)})
     assert cascade.limit(2) >= LARGEST and cascade.turn(1, True, 99)[1] == LARGEST
+
+
+@pytest.mark.parametrize(("nine", "row"), [(0.065, (0.119 - 0.063) / 8), (0.085, 0.085 - 0.063)])
+def test_a_row_costs_what_one_answer_adds_or_its_share_of_what_all_add_whichever_is_more(nine, row):
+    load = SharedLoad()
+    load.begin(Costs(Curve({1: 0.010, 8: 0.063, 9: nine, 16: 0.119}), FREE))
+    load.answers = 8
+    assert load.verify(2) - load.verify(1) == pytest.approx(row)
