@@ -315,6 +315,13 @@ def put(new: Path, path: Path) -> None:
         shutil.copyfile(new, path)  # a file that is mounted by itself, as into a container
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner can read, or make an existing one so. Raises OSError if there is none then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # it may belong to somebody else
+        folder.chmod(0o700)
+
+
 def try_out(path: Path) -> None:
     """Raise OSError if a file can't be written, before the work whose result goes there. Changes nothing."""
     if path.is_dir():

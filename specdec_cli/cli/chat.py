@@ -34,6 +34,7 @@ def chat(
     pair = check_pair(settings)
     fix = "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b."
     require_template(pair, "it can only continue text", fix)
+    from specdec_cli.chat import saved_conversations
     from specdec_cli.cli.chat_session import ChatSession, turns
     from specdec_cli.cli.prompt_input import asked_prediction
     from specdec_cli.engine.conversation import Conversation
@@ -43,11 +44,15 @@ def chat(
     if settings.accept == "rejection" and given.chosen("accept") is None:
         settings = replace(settings, accept="coupled")  # so that /alone can compare sampled answers
     settings = replace(settings, ctx=context_of(settings, pair, _CONTEXT))
+    predicted = asked_prediction(prediction, settings)
+    if resume:
+        saved_conversations.read(resume)  # raises
     with ExitStack() as stack:
         with Interrupt() as interrupt:
             engine = stack.enter_context(loaded(settings, pair, interrupt))
-        conversation = Conversation(engine.session(), drops_oldest=ctx_policy == "drop")
-        conversation.speculative = SpeculativeConfig(prediction=asked_prediction(prediction, settings))
+            conversation = Conversation(engine.session(), drops_oldest=ctx_policy == "drop")
+            conversation.session.open(0)
+        conversation.speculative = SpeculativeConfig(prediction=predicted, accept=given.chosen("accept"))
         session = ChatSession(conversation, interrupt)
         if resume:
             session.do_load(resume)

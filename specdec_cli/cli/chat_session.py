@@ -26,7 +26,7 @@ from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.settings.options import AUTO, flag_of, name_of
 from specdec_cli.settings.settings import Settings, check_value
-from specdec_cli.user_files import data_dir, expanded, nearest, require_file
+from specdec_cli.user_files import data_dir, expanded, make_private, nearest, require_file
 
 FENCE = '"""'
 """Starts and ends a message of several lines."""
@@ -46,7 +46,11 @@ class ChatSession:
         self.unsent = ""
         """The text that the next line starts with."""
         self.attached = ""
-        """The text that the next message starts with."""
+        """The files that the next message starts with."""
+        self._sent = ""
+        """The files that the last message started with."""
+        self._changing = False
+        """Whether the next message replaces the last one: `/edit` put that into the editor."""
         self._drafter = "none"
         """The drafter before `/drafts off`."""
         self._notes = set[str]()
@@ -66,10 +70,7 @@ class ChatSession:
                         raise UsageError(f"there is no command {name}", fix)
                     COMMANDS[name](self, argument.strip())
                 elif line.strip():
-                    self.unsent = line  # if the message is refused
-                    answer = self.conversation.ask(f"{self.attached}{line}")
-                    self.unsent = self.attached = ""
-                    self._run(answer)
+                    self._send(line, self._changing)
         except Interrupted:
             complain(SpecdecError("interrupted"))
         except SpecdecError as error:
@@ -86,10 +87,29 @@ class ChatSession:
     def take_unsent(self) -> str:
         """The text that the next line starts with, fenced if it begins like a command or a fence."""
         unsent, self.unsent = self.unsent, ""
+        self._changing = self._changing and bool(unsent)
         return f"{FENCE}{unsent}{FENCE}" if unsent.startswith(("/", FENCE)) else unsent
 
     def say(self, what: RenderableType) -> None:
         print_parts(what, stderr=True, style="dim", uncut=True)
+
+    def _send(self, line: str, changing: bool) -> None:
+        """Show the answer to a message, or to a changed last one. Without an answer, the conversation stays as it was,
+        and the next line starts with the message.
+        """
+        conversation, files = self.conversation, self.attached
+        messages, answer = list(conversation.messages), self.answer
+        if changing and (conversation.undo() or "").startswith(self._sent):
+            files = self._sent + files
+        count = len(conversation.messages)
+        try:
+            self._run(conversation.ask(files + line))
+        finally:
+            if len(conversation.messages) > count:
+                self._sent, self.attached, self.unsent, self._changing = files, "", "", False
+            else:
+                conversation.messages, self.answer = messages, answer
+                self.unsent, self._changing = line, changing
 
     def _run(self, answer: Generation) -> None:
         """Show an answer, keep it as far as it came, and report it. A message without an answer becomes `unsent`."""
@@ -148,18 +168,14 @@ class ChatSession:
 
     def do_edit(self, argument: str) -> None:
         """change the last message"""
-        conversation, before, answer = self.conversation, list(self.conversation.messages), self.answer
-        text, self.answer = conversation.undo(), None
-        if text is None:
+        messages = [message["content"] for message in self.conversation.messages if message["role"] == "user"]
+        if not messages:
             raise UsageError("there is no message to change", "Write one.")
+        text = argument or messages[-1].removeprefix(self._sent)
         if argument or not sys.stdin.isatty():
-            try:
-                self._run(conversation.ask(argument or text))
-            finally:
-                if len(conversation.messages) < len(before):  # nothing was answered
-                    conversation.messages, self.answer, self.unsent = before, answer, ""
+            self._send(text, changing=True)
         else:
-            self.unsent = text
+            self.unsent, self._changing = text, True
 
     def do_system(self, argument: str) -> None:
         """show the system message, or set it: /system TEXT"""
@@ -336,7 +352,7 @@ def _typed(unsent: Callable[[], str]) -> Iterator[tuple[str, bool]]:
 
         def store_string(self, string: str) -> None:
             with suppress(OSError):
-                kept.parent.mkdir(parents=True, exist_ok=True)
+                make_private(kept.parent)
                 require_file(kept)
                 super().store_string(string)
 
@@ -350,6 +366,7 @@ def _typed(unsent: Callable[[], str]) -> Iterator[tuple[str, bool]]:
             complete_while_typing=False,
             key_bindings=keys,
             prompt_continuation="  ",
+            enable_suspend=True,
         )
     while True:
         text = unsent()

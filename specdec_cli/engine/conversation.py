@@ -19,10 +19,6 @@ MIN_ANSWER = 64
 """Tokens that a prompt must leave free for the answer."""
 
 
-class ContextFull(SpecdecError):
-    """The conversation is too long for the context, and no turn may be dropped."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReadText:
     """What the models have read, as text and as tokens. marks: where each prompt and answer ends in both, in order."""
@@ -76,7 +72,9 @@ class Conversation:
         return bool(self.messages) and self.messages[-1]["role"] == "assistant"
 
     def ask(self, text: str) -> Generation:
-        """The answer to a message: iterate over it, then `keep` it. Raises ContextFull, or as `Session.start`."""
+        """The answer to a message: iterate over it, then `keep` it. Raises SpecdecError if the context is full and
+        no turn may be dropped, or as `Session.start`.
+        """
         self._settle()
         self.messages.append({"role": "user", "content": text})
         try:
@@ -219,7 +217,7 @@ class Conversation:
             prompt = prompt_from(first)
         if len(prompt.tokens) + MIN_ANSWER > most:
             what = f"the conversation fills the context of {most:,} tokens"
-            raise ContextFull(what, "Start a new one, or set a larger context (-c).")
+            raise SpecdecError(what, "Start a new one, or set a larger context (-c).")
         return prompt, first
 
     def _prompt_of(self, messages: Sequence[Message]) -> ReadText:

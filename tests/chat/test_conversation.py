@@ -17,7 +17,7 @@ from specdec_cli.chat import saved_conversations
 from specdec_cli.chat.saved_conversations import CONVERSATIONS
 from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.engine.conversation import ContextFull, Conversation
+from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.engine import one_session
 from specdec_cli.settings.options import SamplingParams
 from specdec_cli.settings.settings import Settings
@@ -167,12 +167,12 @@ def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(talk
             assert len(answer.prompt) + 64 <= 256 and answer.complete
         assert "Question 0" not in text and conversation.n_dropped and len(conversation.messages) == 17
         conversation.drops_oldest = False
-        with pytest.raises(ContextFull, match="fills the context of 256") as full:
+        with pytest.raises(SpecdecError, match="fills the context of 256") as full:
             conversation.ask("One more?")
         assert len(conversation.messages) == 17, "the message is not kept"
         assert str(pickle.loads(pickle.dumps(full.value))) == str(full.value)
         conversation.drops_oldest = True
-        with pytest.raises(ContextFull):
+        with pytest.raises(SpecdecError, match="fills the context"):
             conversation.ask("long " * 300)
 
 

@@ -14,6 +14,7 @@ from prompt_toolkit import PromptSession
 from terminal import Terminal
 from typer.testing import CliRunner
 
+from specdec_cli.cli import chat
 from specdec_cli.cli.app import app
 from specdec_cli.cli.chat_session import COMMANDS, ChatSession, turns
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -24,6 +25,7 @@ from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.user_files import data_dir
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,8 @@ def test_a_returned_message_keeps_its_fences(monkeypatch):
 
 def test_a_refused_message_and_its_file_are_kept(monkeypatch):
     class Full:
+        messages = ()
+
         def ask(self, text):
             assert text == "a.txt:one"
             raise SpecdecError("full", "Write less.")
@@ -128,6 +132,40 @@ def test_a_refused_message_and_its_file_are_kept(monkeypatch):
     assert session.attached == ""
 
 
+def test_an_edit_that_is_left_or_interrupted_changes_nothing(monkeypatch):
+    """Nor does its file get lost, which the editor doesn't show."""
+    asked = []
+
+    class Interrupting(Conversation):
+        def _start(self):
+            asked.append([message["content"] for message in self.messages])
+            raise Interrupted
+
+    before = [{"role": "user", "content": "a.txt:one"}, {"role": "assistant", "content": "two"}]
+    session = ChatSession(Interrupting(None, list(before)), Interrupt())
+    session._sent = "a.txt:"
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    for command, text in (("/edit", "one"), ("/edit four", "four")):
+        session.take(command, True)
+        assert session.take_unsent() == text and session.conversation.messages == before
+        session.take("three", False)
+        assert session.take_unsent() == "three" and session.conversation.messages == before
+        assert session.take_unsent() == "", "Ctrl-C at the prompt"
+    session.attached = "b.txt:"
+    session.take("five", False)
+    assert (session.attached, session.take_unsent()) == ("b.txt:", "five") and session.conversation.messages == before
+    edits = ["a.txt:three"], ["a.txt:four"], ["a.txt:three"]
+    assert asked == [*edits, ["a.txt:one", "two", "b.txt:five"]]
+
+
+def test_a_rule_that_was_named_stays_and_what_is_missing_is_told_before_loading(models, monkeypatch):
+    err = script(models, "/set temp 0.8", "/set seed 1", "/show", more=["--accept", "rejection"])[2]
+    assert "coupled" not in err and "rejection" in err
+    monkeypatch.setattr(chat, "loaded", None)
+    for wrong in (["--resume", "none"], ["--prediction", "/none", "--drafter", "ngram"]):
+        assert_refused(call("chat", *models, *wrong), 2, "none")
+
+
 def test_a_file_with_fences_gets_longer_ones(tmp_path):
     (tmp_path / "page.md").write_text("```\nmake\n```\n")
     session = ChatSession(None, None)
@@ -138,9 +176,11 @@ def test_a_file_with_fences_gets_longer_ones(tmp_path):
 def test_a_file_belongs_to_one_message_of_one_conversation(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("x")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     start_again = ["/file a.txt", "/clear", "two", "/undo", "/save mine", "/file a.txt", "/load mine", "three", "/undo"]
     err = script(models, "/file a.txt", "one", "/undo", *start_again)[2]
     assert re.findall(r"removed: (\S+)", err) == ["a.txt:", "two", "three"]
+    assert data_dir().stat().st_mode & 0o777 == 0o700, "what people say is their own"
 
 
 def test_a_refused_edit_changes_nothing(models):
