@@ -15,7 +15,7 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.loading import loaded, require_template
 from specdec_cli.cli.output import print_parts, print_run_report, require_writable_file, show_answer, write_file
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import can_paint, raw
+from specdec_cli.display.terminal import can_paint, close, raw
 from specdec_cli.gguf.thoughts import opens_thoughts
 
 _SPARE = 256
@@ -105,11 +105,17 @@ def diff(old: str, new: str, name: str) -> list[str]:
 
 
 def show_diff(lines: list[str]) -> None:
-    """In colours on a terminal; elsewhere with the file's own bytes, for `git apply` and `patch`."""
+    """In colours on a terminal; elsewhere with the file's own bytes, for `git apply` and `patch`. If nobody reads it,
+    the file can still be written.
+    """
     from rich.text import Text
 
     if not sys.stdout.isatty():
-        raw(sys.stdout).buffer.write("".join(lines).encode(errors="surrogateescape"))
+        try:
+            raw(sys.stdout).buffer.write("".join(lines).encode(errors="surrogateescape"))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            close(sys.stdout)
         return
     for number, line in enumerate(lines):
         style = "bold" if number < 2 else _STYLES.get(line[0], "dim")

@@ -141,8 +141,12 @@ class Passage:
         if self.data.count(b"\r\n") * 2 > self.data.count(b"\n"):
             text = text.replace("\n", "\r\n")
         lines = lines_of(text)
-        for start, at, count in difflib.SequenceMatcher(None, old, new).get_matching_blocks():
-            lines[at : at + count] = own[start : start + count]
+        for _, start, end, at, to in difflib.SequenceMatcher(None, old, new).get_opcodes():
+            if end - start == to - at:  # equal, or replaced: of long texts, difflib overlooks frequent equal lines
+                lines[at:to] = (
+                    own[i] if old[i] == new[j] else lines[j]
+                    for i, j in zip(range(start, end), range(at, to), strict=True)
+                )
         return "".join(lines)
 
     def require_same(self) -> None:

@@ -1,5 +1,6 @@
 """`specdec edit`: what the model is asked, what becomes of the file, and what is refused."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -202,6 +203,9 @@ def test_old_lines_keep_their_endings(changed):
     new = changed("```\na = 1\nb = 2\nc = 5\nnew\nd = 4\n```", text)
     assert new == "a = 1\r\nb = 2\nc = 5\r\nnew\r\nd = 4\r\n"
     assert changed("```\nb = 2\nc = 5\n```", text, lines="2:3") == "a = 1\r\nb = 2\nc = 5\r\nd = 4\r\n"
+    text = "".join(f"x = {i}\r\n}}\n" for i in range(200))  # so many equal lines are not compared
+    new = text.replace("x = 7\r\n", "y = 7\r\n")
+    assert changed(f"```\n{new}```".replace("\r", ""), text) == new.replace("y = 7\r\n", "y = 7\n")
 
 
 @given(
@@ -256,6 +260,18 @@ def test_it_is_written_when_asked_for_and_keeps_its_mode(file, chatting, monkeyp
     code, out, err = invoke(file, "Rename add to plus.", *chatting, "--write")
     assert code == 0 and file.read_text() == TEXT.replace("add", "plus") and file.stat().st_mode & 0o777 == 0o640
     assert f"Wrote {file}" in err
+
+
+def test_it_is_written_even_if_nobody_reads_the_diff(file, chatting, monkeypatch):
+    answering(monkeypatch, f"```\n{TEXT.replace('add', 'sum2')}```")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        with pytest.raises(SystemExit) as left:
+            app(["edit", *map(str, chatting), str(file), "Rename add.", "--write"])
+        assert not left.value.code
+    assert "sum2" in file.read_text()
 
 
 def test_an_answer_that_leaves_out_most_lines_is_not_written_unseen(file, chatting, monkeypatch):
