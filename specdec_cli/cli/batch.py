@@ -42,20 +42,22 @@ def batch(
         raise UsageError(f"there is no folder {output.parent}", "Create it first.")
     with status_line("reading the requests", silent=False):
         work = BatchRun(source, output)
-    with open_slots(given, parallel, QUEUE * parallel) as answering:
-        started = monotonic()
-        with status_line("answering", silent=False) as say:
+    seconds = 0.0
+    if work.done < work.total:
+        with open_slots(given, parallel, QUEUE * parallel) as answering:
+            started = monotonic()
+            with status_line("answering", silent=False) as say:
 
-            def report() -> None:
-                done, left = work.done - work.done_before, work.total - work.done
-                rest = f", {rough_duration((monotonic() - started) / done * left)} left" if done and left else ""
-                say(f"{work.done:,} of {work.total:,} answers{rest}")
+                def report() -> None:
+                    done, left = work.done - work.done_before, work.total - work.done
+                    rest = f", {rough_duration((monotonic() - started) / done * left)} left" if done and left else ""
+                    say(f"{work.done:,} of {work.total:,} answers{rest}")
 
-            ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
-    if ended_by:
-        complain(SpecdecError("interrupted", "Run the same command again to continue."))
-        raise typer.Exit(128 + ended_by)
-    seconds = monotonic() - started
+                ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
+            seconds = monotonic() - started
+        if ended_by:
+            complain(SpecdecError("interrupted", "Run the same command again to continue."))
+            raise typer.Exit(128 + ended_by)
     for number, why in work.bad:
         print_parts(f"line {number} is not a request: {why}", stderr=True)
     answers = f"{counted(work.done, 'answer')} in {output}"

@@ -11,6 +11,7 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -61,11 +62,18 @@ class BatchRun:
         self.bad: list[tuple[int, str]] = []
         try:
             try_out(output)
-            done = self._answered()
             self._requests = _opened(source)
-            offsets = self._unanswered(done)
+            found = self._found()
+            if output.exists() and not output.is_file():
+                raise UsageError(f"{output} is not a file", "Name a file for the answers.")
+            with ExitStack() as stack:
+                self._out = stack.enter_context(output.open("ab"))
+                _lock(self._out, output)
+                done = self._answered()
+                stack.pop_all()
         except OSError as error:
             raise cannot_write(output, error) from None
+        offsets = [offset for key, offset in found.items() if key not in done]
         self._left = iter(offsets)
         self.done = self.done_before = len(done)
         self.total = len(done) + len(offsets)
@@ -75,7 +83,7 @@ class BatchRun:
         report()
         answering.most_choices //= at_once  # those of requests at the same time must fit into the queue
         try:
-            with self._requests, self._output.open("ab") as out:
+            with self._requests, self._out as out:
 
                 async def work() -> None:
                     for offset in self._left:
@@ -110,15 +118,15 @@ class BatchRun:
         self.written += sum(choice.result.metrics.emitted for choice in choices)
         return objects.whole(body, choices, answering)
 
-    def _unanswered(self, done: set[bytes]) -> list[int]:
-        """Where the requests start that the output doesn't answer. Invalid lines go to `bad`."""
-        offsets, seen = [], set[bytes]()
+    def _found(self) -> dict[bytes, int]:
+        """Where the requests start, by key. Invalid lines go to `bad`."""
+        found: dict[bytes, int] = {}
         for number, offset, line in _lines(self._requests, self._source, _MAX_LINE):
             if not line.strip():
                 continue
             try:
                 request = _request(line)
-                if (key := _key(request.custom_id)) in seen:
+                if (key := _key(request.custom_id)) in found:
                     raise ValueError(f"custom_id {request.custom_id!r:.80} is a duplicate")
             except (ValueError, RecursionError) as error:
                 self.bad.append((number, str(error)))
@@ -127,10 +135,8 @@ class BatchRun:
                     what = f"more than {_MAX_BAD:,} lines of {self._source} are not requests; line {first}: {why}"
                     raise UsageError(what, _FORMAT) from None
                 continue
-            seen.add(key)
-            if key not in done:
-                offsets.append(offset)
-        return offsets
+            found[key] = offset
+        return found
 
     def _request_at(self, offset: int) -> RequestLine:
         """Raises SpecdecError if the file has changed."""
@@ -145,8 +151,6 @@ class BatchRun:
         """The keys of the requests that the output answers. Removes a last line that a killed run cut off. Raises
         UsageError if a line isn't an answer.
         """
-        if not self._output.exists():
-            return set()
         done, end = set(), 0
         with _opened(self._output, pipes=False) as file:
             for number, _, line in _lines(file, self._output, _MAX_ANSWER):
@@ -165,6 +169,19 @@ class BatchRun:
             with self._output.open("r+b") as file:
                 file.truncate(end)
         return done
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep other runs from writing to a file until it is closed. Raises UsageError if one does."""
+    with suppress(ImportError):  # on Windows
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another run writes to {path}", "Wait for its end.") from None
+        except OSError:  # a file system without locks
+            pass
 
 
 class _Response(msgspec.Struct):

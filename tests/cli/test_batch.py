@@ -1,5 +1,6 @@
 """`specdec batch`: requests from a file, each answered once, whatever happens."""
 
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from devices import device
 from driver import assert_refused, call, start, succeeded
 from hub_pairs import wait_until
 
+from specdec_cli.cli import batch
 from specdec_cli.server import batch_run
 
 
@@ -38,7 +40,7 @@ def answers(path):
     return {line["custom_id"]: line["response"] for line in map(json.loads, path.read_bytes().splitlines())}
 
 
-def test_each_request_is_answered_and_once_more_if_its_line_was_cut_off(models, tmp_path):
+def test_each_request_is_answered_and_once_more_if_its_line_was_cut_off(models, tmp_path, monkeypatch):
     """Also one with many prompts, by a model whose name is not text."""
     source, output = requests(tmp_path / "in.jsonl", 9), tmp_path / "out.jsonl"
     with source.open("a") as file:
@@ -54,8 +56,13 @@ def test_each_request_is_answered_and_once_more_if_its_line_was_cut_off(models, 
     assert got["chat 4"]["body"]["choices"][0]["message"]["content"]
     assert got["text 3"]["body"]["usage"]["completion_tokens"] == 8
     before = output.read_bytes()
-    succeeded(*command)
+    with monkeypatch.context() as patch:
+        patch.setattr(batch, "open_slots", None)  # nothing is left to answer
+        assert "10 answers" in succeeded(*command).stderr
     assert output.read_bytes() == before
+    with output.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert_refused(call(*command), 2, "another run writes to")
     output.write_bytes(before[:-30])
     succeeded(*command)
     texts = [{name: each["body"]["choices"] for name, each in some.items()} for some in (got, answers(output))]
