@@ -44,7 +44,8 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Answ
     with ExitStack() as stack:
         with interrupt:
             engine = stack.enter_context(loaded(replace(settings, ctx=n_ctx), pair, interrupt))
-        scheduler = stack.enter_context(Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt))
+        accept = given.chosen("accept")
+        scheduler = stack.enter_context(Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt, accept))
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim", uncut=True)
         yield stack.enter_context(closing(Answering(scheduler, list(names), given.chosen("max_tokens"))))

@@ -73,6 +73,7 @@ class AsyncEngine(AbstractAsyncContextManager["AsyncEngine"]):
     async def close(self) -> None:
         """Close all sessions, which ends their answers, then free the weights."""
         await asyncio.to_thread(self.engine.close)
+        self._idle.clear()
         self._pool.shutdown()
 
     @contextmanager

@@ -76,10 +76,16 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     """
 
     def __init__(
-        self, weights: Weights, count: int, n_ctx: int, most_waiting: int = 64, interrupt: Interrupt | None = None
+        self,
+        weights: Weights,
+        count: int,
+        n_ctx: int,
+        most_waiting: int = 64,
+        interrupt: Interrupt | None = None,
+        accept: str | None = None,
     ) -> None:
         self._load = SharedLoad()
-        self.slots = Slots(weights, count, n_ctx, self._load, interrupt or Interrupt())
+        self.slots = Slots(weights, count, n_ctx, self._load, interrupt or Interrupt(), accept)
         for shared in self.slots.shared.values():
             shared.ask = _ask
         self._roles = {shared: role for role, shared in self.slots.shared.items()}

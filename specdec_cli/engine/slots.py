@@ -26,10 +26,18 @@ _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
 class Slots:
     """`count` sessions, each with n_ctx tokens of context. interrupt: ends all passes. load: how busy the models are.
 
-    Raises SpecdecError if memory is short, UsageError on settings that slots don't support.
+    accept: as in `Session`. Raises SpecdecError if memory is short, UsageError on settings that slots don't support.
     """
 
-    def __init__(self, weights: Weights, count: int, n_ctx: int, load: SharedLoad, interrupt: Interrupt) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        count: int,
+        n_ctx: int,
+        load: SharedLoad,
+        interrupt: Interrupt,
+        accept: str | None = None,
+    ) -> None:
         require_chains(weights.settings)
         weights.read_corpus(interrupt)
         self._weights, self.interrupt = weights, interrupt
@@ -37,7 +45,7 @@ class Slots:
         plan = ContextPlan.of(settings, [settings], 1, weights.target.model, None)
         # A request may ask for more than a fixed length; longer drafts would take the room of prompts in a pass.
         plan = replace(plan, n_ctx=n_ctx, rows=1 + LONGEST if settings.adapts else max(plan.rows, 1 + LONGEST))
-        self.sessions = [Session(weights, settings=settings, load=load) for _ in range(count)]
+        self.sessions = [Session(weights, accept=accept, settings=settings, load=load) for _ in range(count)]
         first = self.sessions[0]
         first.models.on_threads_changed = self._forget
         self.shared: dict[str, SharedContext] = {}

@@ -27,8 +27,8 @@ _RECORD = "Record a run with: specdec run --trace FILE"
 
 
 class TraceFile:
-    """Writes one line of settings, then one line per event. An existing recording is replaced only when the new one has
-    events and is complete. problem: what failed; the answer continues. Raises OSError if the file can't be created.
+    """Writes one line of settings, then one line per event. An existing recording is replaced only when the new one is
+    complete. problem: what failed; the answer continues. Raises OSError if the file can't be created.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
@@ -36,18 +36,18 @@ class TraceFile:
         self._path = path
         self._new = beside(path) if path.is_file() and not is_device(path) else None
         self._out = (self._new or path).open("w", encoding="utf-8")
-        self._has_events = False
+        self._complete = False
         self._write({"event": "run", "format": FORMAT, **settings})
 
     def show(self, event: Event) -> None:
-        self._has_events = True
+        self._complete = isinstance(event, Done)
         self._write(event_json(event))
 
     def close(self) -> None:
         new, self._new = self._new, None
         try:
             self._out.close()
-            if new and self._has_events and not self.problem:
+            if new and self._complete and not self.problem:
                 put(new, self._path)
         except OSError as error:
             self.problem = self.problem or error

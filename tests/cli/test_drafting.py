@@ -21,6 +21,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import host, library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure.traces import read_trace
+from specdec_cli.settings.options import SamplingParams
 
 ALONE = ("-m", TARGET)
 PAIR = (*ALONE, "-md", DRAFT)
@@ -210,8 +211,12 @@ def test_slots_draft_with_it(files):
         prompt = session.tokenize(TEXT, raw=True)
         own = tokens_of(session.events(prompt, 0, settings=session.settings.alone()))
     opened = open_session(target=str(files[0]), draft=str(files[1]), draft_tokens=4)
-    with opened as session, closing(Slots(session.weights, 2, 256, SharedLoad(), Interrupt())) as slots:
+    with (
+        opened as session,
+        closing(Slots(session.weights, 2, 256, SharedLoad(), Interrupt(), accept="rejection")) as slots,
+    ):
         events = list(slots.sessions[1].events(prompt, 0))
+        assert slots.sessions[1].settings_of(SamplingParams(seed=1), None).accept == "rejection", "it was named"
     assert tokens_of(events) == own and Metrics.of(events).accepted > 5
 
 

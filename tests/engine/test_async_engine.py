@@ -32,6 +32,9 @@ def test_answers_side_by_side_are_those_of_the_engine():
             await engine.generate([], SHORT)
         with pytest.raises(SpecdecError):
             await anext(engine.stream([], SHORT))
+        await engine.close()
+        with pytest.raises(SpecdecError, match="closed"):
+            await engine.generate(PROMPTS[0], SHORT)
         return [answer.text for answer in answers], streamed
 
     texts, streamed = within(work)
