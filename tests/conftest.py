@@ -17,6 +17,7 @@ from hypothesis import settings
 
 for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
     del os.environ[name]  # huggingface_hub reads them when it's imported
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # many tests expect the rounding of a CPU
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is not part of the package
 

@@ -55,9 +55,11 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds of the parts of a step. verify: a target pass over n tokens that reads every row of logits. draft: a
-    draft model pass over n tokens that reads one row. other: everything else, per step.
+    draft model pass over n tokens that reads one row. other: everything else, per step. singly: whether the draft model
+    reads two tokens in two passes.
     """
 
     verify: Curve
     draft: Curve
     other: float = 0.0
+    singly: bool = False

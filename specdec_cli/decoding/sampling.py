@@ -227,7 +227,7 @@ def confidence(row: Row) -> float:
     if row.size < 100_000:
         return 1.0 / float(weights_of(row, best).sum())
     floor = best - 10
-    likely, rest = row[row > floor], row[::_STRIDE]
+    likely, rest = row[(row > floor).nonzero()[0]], row[::_STRIDE]
     rest = rest[rest <= floor]
     return 1.0 / float(weights_of(likely, best).sum() + _STRIDE * weights_of(rest, best).sum())
 

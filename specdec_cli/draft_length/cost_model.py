@@ -148,6 +148,7 @@ class CostModel:
     def __init__(self, costs: Costs, longest: int, load: SharedLoad | None = None) -> None:
         self.longest, self.load, self.other = longest, load or SharedLoad(), costs.other
         self._verify, self._draft = LiveCurve(costs.verify), LiveCurve(costs.draft)
+        self._singly = costs.singly
         self._probe = BaselineProbe(SETTLED)
         self._plain = SETTLED
         """Steps without a draft until now, one after the other; their cost counts once they are SETTLED."""
@@ -157,8 +158,10 @@ class CostModel:
         return self.load.verify(tokens) if self.load.answers > 1 else self._verify(tokens)
 
     def draft(self, tokens: int = 1) -> float:
-        """Seconds for the draft model to read so many tokens in one pass."""
-        return self.load.draft(tokens) if self.load.answers > 1 else self._draft(tokens)
+        """Seconds for the draft model to read so many tokens, in one pass unless it reads two singly."""
+        if self.load.answers > 1:
+            return self.load.draft(tokens)
+        return 2 * self._draft(1) if self._singly and tokens == 2 else self._draft(tokens)
 
     def probing(self, drafting: bool) -> bool:
         """Whether to draft nothing now, only to learn what the target takes alone. drafting: or else to draft."""
@@ -197,4 +200,4 @@ class CostModel:
             if not passes:  # what slows the target slows a draft model that doesn't show it now
                 self._draft.scale(factor)
         if passes and read < 3 and step.draft_s > 0:
-            self._draft.observe(1, step.draft_s / passes)
+            self._draft.observe(1, step.draft_s / (passes + (self._singly and read == 2)))

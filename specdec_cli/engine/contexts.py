@@ -181,6 +181,7 @@ class Contexts:
                 model.use(kv, kv, self.timed(model, kv))
                 free = free and free - needed
         self.plan = plan
+        self.read_singly()
 
     def _open_head(self, model: ModelContext, rows: int, branches: int) -> None:
         """Open the context of heads, which draft from the target's hidden rows."""
@@ -224,6 +225,12 @@ class Contexts:
         if model := next((model for model in self.all if model.threads < model.loaded.threads), None):
             which = "(-t sets it)" if model is self.target else "for the draft model (-td sets it)"
             self.note(f"CPU busy: using {counted(model.threads, 'thread')} {which}")
+
+    def read_singly(self) -> None:
+        """Let the draft models read two tokens one by one if that is quicker. In shared passes, sizes change anyway."""
+        for model in (self.draft, self.small):
+            if model and model.kv and not (self.shared or model.loaded.head):
+                model.kv.singly = model.open_costs.singly
 
     def return_to(self, prompt: Sequence[int], length: int) -> None:
         """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold
@@ -273,8 +280,11 @@ class PairCosts:
             return self._models.known_costs
         if self._models.draft is None:
             raise RuntimeError("there is no draft model")
+        draft = self._models.draft
         verify = self._models.target.open_costs.verify(text, budget_s * 0.7)
-        return Costs(verify, self._models.draft.open_costs.draft(text, budget_s * 0.3))
+        of_draft = draft.open_costs.draft(text, budget_s * 0.3)
+        self._models.read_singly()
+        return Costs(verify, of_draft, singly=draft.kv is not None and draft.kv.singly)
 
     def verify(self, text: Sequence[int]) -> Curve:
         known = self._models.known_costs

@@ -62,6 +62,8 @@ class LlamaContext:
         self.length = 0
         self.reuses = False
         """Whether `begin` may keep the beginning of the previous text."""
+        self.singly = False
+        """Whether two tokens of which only the last row is needed are read one by one."""
         self.tokens: list[int] = []
         """The tokens of the text; `_grown` has those of the tree at its end, by node number."""
         self._grown: list[int] = []
@@ -158,6 +160,9 @@ class LlamaContext:
         the rows after all but the first `unread` tokens: at most max_rows, in one pass. Raises Interrupted, or
         SpecdecError if llama.cpp fails.
         """
+        if self.singly and len(tokens) == 2 and not all_rows:
+            self.decode(tokens[:1])
+            tokens = tokens[1:]
         total = len(tokens)
         if not all_rows and total > self._most_read:
             tokens = self._read_most(tokens)

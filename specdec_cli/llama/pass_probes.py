@@ -73,16 +73,18 @@ def pass_laps(
     tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
     model = context.passes.model
-    warms_up = model.on_gpu or bool(model.remote)
     context.rewind(0)
     context.decode(tokens[: fill + 1])  # the first pass also has to load memory pages
+    # The first pass of a size may have to load a GPU's kernels, or needs extra requests to a server.
+    for size in sizes if model.on_gpu or model.remote else ():
+        context.rewind(fill)
+        context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)
     deadline = perf_counter() + budget_s
     for turn in range(_MAX_ROUNDS):
         for index, size in enumerate(sizes):
             if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
                 continue
-            # The first pass of a size needs extra requests to a server, and may have to load a GPU's kernels.
-            for _ in range(settled if size == 1 else 1 + (warms_up and turn == 0)):
+            for _ in range(settled if size == 1 else 1):
                 context.rewind(fill)
                 before = perf_counter()
                 context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)

@@ -78,6 +78,15 @@ class PassCosts:
         self._key = replace(self._key, threads=self._context.threads)
         self._saved = SavedCosts() if anew else self._load()
 
+    @property
+    def singly(self) -> bool:
+        """Whether a draft model should read two tokens in two passes. A GPU replays a pass of the size before it;
+        another size is planned anew, and so is the pass after that, which takes longer than a pass of a small model.
+        """
+        known = self._saved.draft
+        dear = not {1, 2} <= known.keys() or 3 * known[1] < 2 * known[2]
+        return self._context.passes.model.on_gpu and dear
+
     def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, with all rows of logits."""
         known = self._saved.verify

@@ -189,7 +189,7 @@ def test_a_recurrent_state_needs_memory_for_each_snapshot(load, monkeypatch):
         (PROMPT, {}, {"accept": "maybe"}, "accept cannot be maybe"),
         (PROMPT, {}, {"drafter": "small>model"}, "no second draft model"),
         (PROMPT, {}, {"drafter": "mtp"}, "is not for mtp"),
-        (PROMPT, {}, {"ngram_corpus": ("src",)}, "can't change its corpus"),
+        (PROMPT, {}, {"ngram_corpus": ("src",)}, "can't change once it is read"),
     ],
 )
 def test_what_makes_no_sense_or_was_not_loaded_is_refused(session, prompt, sampling, speculative, says):

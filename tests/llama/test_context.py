@@ -1,6 +1,7 @@
 """A context of the bundled target: long texts, interrupts and tokens."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from time import sleep
 
 import gguf_models
@@ -30,11 +31,27 @@ def test_a_long_text_is_read_in_chunks_that_depend_on_its_length_alone(opened):
 
 @pytest.mark.parametrize(("on_gpu", "passes"), [(False, 1), (True, 2)])
 def test_the_pass_in_which_a_gpu_loads_kernels_is_not_timed(opened, monkeypatch, on_gpu, passes):
+    """Nor is one that follows a pass of its size, which a GPU records: drafts vary in length."""
     context, sizes = opened("target", 4), []
     monkeypatch.setattr(context.passes.model, "on_gpu", on_gpu)
     context.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
     laps = pass_laps(context, range(1, 9), (1, 2, 4), 3, 0.0)
     assert sizes.count(4) == passes and len(laps[4]) == 1
+    assert all(one != two for one, two in pairwise(sizes) if one != 1)
+
+
+def test_two_tokens_can_be_read_one_by_one(opened):
+    context, sizes = opened("target", 4), []
+    context.decode((1, 2, 3))
+    context.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
+    context.singly = True
+    row = context.decode((4, 5))[0].copy()
+    context.rewind(3)
+    context.singly = False
+    assert np.allclose(row, context.decode((4, 5))[0], atol=1e-2) and sizes == [1, 1, 2] and context.length == 5
+    context.rewind(3)
+    context.singly = True
+    assert len(context.decode((4, 5), all_rows=True)) == 2 and sizes[3:] == [2], "with all rows, in one pass"
 
 
 def test_timed_passes_are_not_watched(opened):

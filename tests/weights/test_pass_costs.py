@@ -1,11 +1,14 @@
 """What is known of a model's passes: read once, corrected by what runs show, kept when there is news."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.weights import pass_costs as costing
 from specdec_cli.weights.pass_costs import PassCosts, SavedCosts, TimingKey
 
@@ -15,6 +18,7 @@ PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
 
 class Context:
     threads, n_ctx, n_vocab, rewinds = 1, 4096, 4096, True
+    passes = SimpleNamespace(model=SimpleNamespace(on_gpu=False))
 
     def rewind(self, length):
         pass
@@ -64,6 +68,17 @@ def test_costs_that_cannot_be_right_are_measured_again(opened, kept):
     again.keep()
     last = opened()
     assert last.verify([1]).points == PASSES and len(last.timed) == 1
+
+
+def test_a_draft_model_on_a_gpu_reads_singly_what_plans_would_make_dearer(opened, monkeypatch):
+    assert not opened().singly
+    monkeypatch.setattr(Context.passes.model, "on_gpu", True)
+    assert opened().singly, "most draft models are small"
+    for two, singly in ((0.026, False), (0.04, True)):
+        costs = opened()
+        costs._add(draft={1: 0.02, 2: two})
+        assert costs.singly is singly
+    assert CostModel(Costs(Curve({1: 1.0}), Curve({1: 0.2, 2: 0.5}), singly=True), 8).draft(2) == 0.4
 
 
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
