@@ -78,7 +78,7 @@ def test_auto_is_never_slower(cells):
 def test_auto_keeps_up_with_the_best_static_setting_of_each_cell(cells):
     """That setting is chosen with hindsight among 65; auto knows nothing at first but the costs."""
     ratios = [cell.auto / cell.best for cell in cells]
-    assert min(ratios) >= 0.85 and sum(ratio < 0.99 for ratio in ratios) <= 8, sorted(ratios)[:5]
+    assert min(ratios) >= 0.85 and sum(ratio < 0.99 for ratio in ratios) <= 11, sorted(ratios)[:5]
     assert geometric_mean(ratios) >= 1.008
 
 
