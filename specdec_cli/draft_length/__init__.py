@@ -11,7 +11,7 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cascade_length import CascadeLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KNOWN_START, LONGEST_KNOWN, KnownLength, WholeDraftLength
-from specdec_cli.draft_length.loss_budget import START, LossBudget
+from specdec_cli.draft_length.loss_budget import PLANNING, START, LossBudget
 
 
 class DraftForm(Enum):
@@ -30,11 +30,12 @@ class DraftForm(Enum):
         """The longest draft that adapts; of WHOLE ones their size decides."""
         return LONGEST_KNOWN if self is DraftForm.KNOWN else LONGEST
 
-    def budget(self, hopeful: bool = False) -> LossBudget:
+    def budget(self, hopeful: bool = False, plans: bool = False) -> LossBudget:
         """What drafts may lose at first. hopeful: the user expects known drafts to be right, so as much may be lost as
-        with a draft model.
+        with a draft model. plans: a GPU plans passes anew whenever a draft model begins to draft.
         """
-        return LossBudget(KNOWN_START if self is DraftForm.KNOWN and not hopeful else START)
+        start = KNOWN_START if self is DraftForm.KNOWN and not hopeful else START
+        return LossBudget(start + PLANNING if plans else start)
 
 
 def adaptive_length(

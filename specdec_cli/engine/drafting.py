@@ -159,7 +159,7 @@ class Drafting:
         longest = min(longest, LONGEST) if settings.bitwise else longest  # which longer passes agree isn't measured
         costs = CostModel(measured, min(self._models.target.open_kv.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
-        calibration, budget = self._calibration(settings), form.budget(hopeful=predicted)
+        calibration, budget = self._calibration(settings), form.budget(hopeful=predicted, plans=measured.singly)
         if form is DraftForm.GROWN:
             sampling = tuning.kind_of(settings.temperature == 0, settings.accept)
             kind = f"{name}, tree {settings.tree}, {sampling}"
