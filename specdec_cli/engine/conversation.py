@@ -72,9 +72,7 @@ class Conversation:
         return bool(self.messages) and self.messages[-1]["role"] == "assistant"
 
     def ask(self, text: str) -> Generation:
-        """The answer to a message: iterate over it, then `keep` it. Raises SpecdecError if the context is full and
-        no turn may be dropped, or as `Session.start`.
-        """
+        """The answer to a message: iterate over it, then `keep` it. Raises as `Session.start`, or if it's too long."""
         self._settle()
         self.messages.append({"role": "user", "content": text})
         try:

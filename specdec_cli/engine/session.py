@@ -32,7 +32,7 @@ from specdec_cli.engine.generation_result import GenerationResult, conditions
 from specdec_cli.json_store import to_json as record_to_json
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.settings.options import AUTO, SamplingParams, SpeculativeConfig, flag_of, given_in
+from specdec_cli.settings.options import AUTO, SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.settings.settings import Settings, check_value
 from specdec_cli.weights.model_pair import ModelPair
 from specdec_cli.weights.prompt import Prompt
@@ -169,14 +169,14 @@ class Session(AbstractContextManager["Session"]):
         settings = replace(self.settings, **changes)
         cascade = settings.cascade
         if cascade.needs_model and pair.draft is None:
-            raise UsageError("no draft model is loaded", _at_start("draft"))
+            raise UsageError("no draft model is loaded", "Name one when you start: --draft.")
         if cascade.needs_small and pair.small is None:
-            raise UsageError("no second draft model is loaded", _at_start("draft_small"))
+            raise UsageError("no second draft model is loaded", "Name it when you start: --draft-small.")
         if cascade.needs_model and (cascade.drafts_itself, cascade.head) != (loaded.drafts_itself, loaded.head):
-            raise UsageError(f"the loaded draft model is not for {settings.drafter}", _at_start("draft"))
+            raise UsageError(f"the loaded draft is not for {settings.drafter}", "Name one when you start: --draft.")
         pair.require_translation(settings)
         if settings.ngram_corpus != self.settings.ngram_corpus:
-            raise UsageError("the corpus can't change once it is read", _at_start("ngram_corpus"))
+            raise UsageError("the corpus can't change once it is read", "Name it when you start: --ngram-corpus.")
         return settings
 
     def open(self, prompt_tokens: int, variants: Sequence[Settings] = ()) -> None:
@@ -311,10 +311,6 @@ class Session(AbstractContextManager["Session"]):
             self.drafting.learning.keep()
             self.models.close()
         self.on_close(self)
-
-
-def _at_start(option: str) -> str:
-    return f"Name it when you start: {flag_of(option)}, or {option}=."
 
 
 def _was_ended() -> SpecdecError:
