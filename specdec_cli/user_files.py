@@ -316,9 +316,9 @@ def put(new: Path, path: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can read, or make an existing one so. Raises OSError if there is none then."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):  # it may belong to somebody else
+    """Make a folder that only its owner can read, or make an existing one so, if possible."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
 
 

@@ -13,7 +13,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.json_store import JsonStore
-from specdec_cli.user_files import cannot_write, data_dir, make_private, remove_abandoned, require_name, suggest
+from specdec_cli.user_files import data_dir, make_private, remove_abandoned, require_name, suggest
 from specdec_cli.weights import model_loading
 
 
@@ -58,10 +58,7 @@ def save(conversation: Conversation, name: str) -> list[str]:
     """
     require_name(name, "a conversation")
     read = conversation.read
-    try:
-        make_private(data_dir())
-    except OSError as error:
-        raise cannot_write(data_dir(), error, "write to") from None
+    make_private(data_dir())
     remove_abandoned(CONVERSATIONS.folder(), "specdec-*.tmp")
     caches, checksums, notes = {}, {}, []
     for model in conversation.session.models.all:

@@ -152,7 +152,7 @@ class BatchRun:
         UsageError if a line isn't an answer.
         """
         done, end = set(), 0
-        with _opened(self._output, pipes=False) as file:
+        with self._output.open("rb") as file:
             for number, _, line in _lines(file, self._output, _MAX_ANSWER):
                 whole = line.endswith(b"\n")
                 if not whole and line.startswith(_BEGIN[: len(line)]):
@@ -220,7 +220,7 @@ def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, int, by
     raise UsageError(f"{path} has more than {_MAX_LINES:,} lines", "Split it into several files.")
 
 
-def _opened(path: Path, pipes: bool = True) -> BinaryIO:
+def _opened(path: Path) -> BinaryIO:
     """A file to read from any offset; a pipe's content is copied to a temporary one. Raises UsageError for others,
     which may have no end.
     """
@@ -231,7 +231,7 @@ def _opened(path: Path, pipes: bool = True) -> BinaryIO:
         if stat.S_ISREG(kind):
             return file
         with file:
-            if not (pipes and stat.S_ISFIFO(kind)):
+            if not stat.S_ISFIFO(kind):
                 raise UsageError(f"{path} is not a file", "Name a file with one request per line.")
             return _copied(file, path)
     except OSError as error:

@@ -1,6 +1,7 @@
 """benchmarks/simulate.py: `auto` on all recordings under every machine's costs, and what it is compared with."""
 
 import random
+from collections import Counter
 from statistics import geometric_mean
 
 import hindsight
@@ -78,7 +79,8 @@ def test_auto_is_never_slower(cells):
 def test_auto_keeps_up_with_the_best_static_setting_of_each_cell(cells):
     """That setting is chosen with hindsight among 65; auto knows nothing at first but the costs."""
     ratios = [cell.auto / cell.best for cell in cells]
-    assert min(ratios) >= 0.85 and sum(ratio < 0.99 for ratio in ratios) <= 11, sorted(ratios)[:5]
+    under = Counter(cell.machine for cell in cells if cell.auto < 0.99 * cell.best)
+    assert min(ratios) >= 0.85 and under.pop("h200") <= 3 and under.total() <= 8, sorted(ratios)[:5]
     assert geometric_mean(ratios) >= 1.008
 
 

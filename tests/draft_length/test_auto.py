@@ -85,12 +85,27 @@ def speed(steps, costs, first, last):
     return sum(step.accepted + 1 for step in chosen) / seconds
 
 
-@pytest.mark.parametrize(("name", "least"), [("h200", 0.77), ("rtx-4090", 0.93), ("laptop-8core", 0.93)])
-def test_adapts_within_thirty_tokens_of_a_change(name, least):
+FASTER = Costs(
+    Curve({1: 0.0048, 2: 0.00515, 3: 0.0056, 4: 0.0061, 5: 0.0067, 8: 0.0086, 9: 0.009, 12: 0.0091, 17: 0.0101}),
+    Curve({1: 0.0013, 2: 0.00145, 4: 0.0016, 8: 0.0022, 32: 0.003, 512: 0.01}),
+    0.0001,
+)
+"""Costs of a GPU on which a second token costs less than on an H200."""
+
+
+def costs_of(name):
+    return FASTER if name == "faster" else hardware.load(name).costs
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "worst"),
+    [("faster", 0.93, 0.95), ("rtx-4090", 0.93, 0.95), ("laptop-8core", 0.93, 0.95), ("h200", 0.77, 0.945)],
+)
+def test_adapts_within_thirty_tokens_of_a_change(name, least, worst):
     """From 30 tokens after a change on, it is nearly as fast as one that has seen no other kind of text, unless drafts
     gain little: then they may lose little to find out.
     """
-    costs = hardware.load(name).costs
+    costs = costs_of(name)
     rng = random.Random(0)
     parts = [code(rng, 300), prose(rng, 300), code(rng, 300)]
     changing = replayed(auto(costs), costs, answer([place for part in parts for place in part]))
@@ -98,12 +113,12 @@ def test_adapts_within_thirty_tokens_of_a_change(name, least):
         settled = replayed(auto(costs), costs, answer(kind(random.Random(99), 300) + part))
         ratio = speed(changing, costs, 300 * i + 30, 300 * i + 300) / speed(settled, costs, 330, 600)
         assert ratio > (least if i else 0.85), (i, ratio)  # the first part begins with nothing known
-    assert speed(changing, costs, 330, 600) > 0.945 / (costs.verify(1) + costs.other)
+    assert speed(changing, costs, 330, 600) > worst / (costs.verify(1) + costs.other)
 
 
-@pytest.mark.parametrize(("name", "gain"), [("h200", 1.1), ("rtx-4090", 1.2), ("laptop-8core", 1.2)])
+@pytest.mark.parametrize(("name", "gain"), [("faster", 1.2), ("rtx-4090", 1.2), ("laptop-8core", 1.2), ("h200", 1.1)])
 def test_an_answer_with_bad_drafts_does_not_end_drafting_in_the_next_ones(name, gain):
-    costs, rng = hardware.load(name).costs, random.Random(1)
+    costs, rng = costs_of(name), random.Random(1)
     policy = auto(costs)
     assert sum(drafted(policy, costs, answer(prose(rng, 300)))[-100:]) < 20
     texts = [answer(code(rng, 300), prompt=340) for _ in range(3)]
