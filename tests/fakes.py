@@ -80,13 +80,17 @@ class Recurring(Counting):
 
 
 class FakeTarget:
-    """A `Target` over a table; `passes` records how many rows each forward pass was asked for."""
+    """A `Target` over a table; `passes` records how many rows each forward pass was asked for. overlaps: its passes
+    leave time for something else.
+    """
 
     max_draft = 64
 
-    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_branches: int = 64) -> None:
+    def __init__(
+        self, table: Table | Counting, n_ctx: int = 4096, max_branches: int = 64, overlaps: bool = False
+    ) -> None:
         self.n_ctx, self.n_vocab, self.max_branches = n_ctx, table.n_vocab, max_branches
-        self.reused = 0
+        self.reused, self._overlaps = 0, overlaps
         self._table = table
         self._cache: list[int] = []
         self.passes: list[int] = []
@@ -108,6 +112,8 @@ class FakeTarget:
             texts.append([*texts[parent + 1], token])
         assert max(map(len, texts)) <= self.n_ctx
         self.passes.append(len(texts))
+        if self._overlaps and draft.meanwhile:
+            draft.meanwhile()
         return np.stack([self._table.row(text) for text in texts])
 
     def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:

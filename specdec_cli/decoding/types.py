@@ -56,7 +56,8 @@ class Draft:
     parents[i] is the token that token i follows, an earlier one, or -1 for the pending token; None: each follows the
     one before. Siblings are different tokens, tried in their order. q[i] is the distribution that token i was really
     drawn from, given its earlier siblings; None: tokens chosen deterministically. `source` names the drafter.
-    `row_observer` is shown the rows of the pass that verifies the draft, before they are judged.
+    `row_observer` is shown the rows of the pass that verifies the draft, before they are judged. `meanwhile` is called
+    during that pass, if it runs on a GPU that leaves time for something else; those of other programs' drafters aren't.
     """
 
     tokens: tuple[int, ...] = ()
@@ -64,6 +65,7 @@ class Draft:
     source: str = ""
     parents: tuple[int, ...] | None = None
     row_observer: Callable[[Rows], None] | None = None
+    meanwhile: Callable[[], None] | None = None
 
     def children(self, node: int) -> Sequence[int]:
         """The tokens that may follow one, in the order in which they are tried; -1 is the pending token."""
@@ -302,6 +304,15 @@ class LengthPolicy:
         """How many tokens of a draft to send of which all confidences are known."""
         stops = (i for i, confidence in enumerate(confidences) if not self.should_draft(i, confidence))
         return next(stops, len(confidences))
+
+    def should_read_ahead(self, drafted: int, ahead: int, confidence: float | None) -> bool:
+        """While the target verifies a draft of so many tokens: whether the draft model, which has read so many ahead,
+        reads another, as if the draft were accepted as a whole. confidence: in that token, if it isn't the draft's.
+        """
+        return ahead <= drafted // 2 and (confidence is None or confidence >= MIN_FIRST_CONFIDENCE)
+
+    def observe_saved(self, passes: int) -> None:
+        """So many passes for the draft in hand were made while the target verified the one before."""
 
     def extend(self, drafted: int, confidences: Sequence[float]) -> int:
         """How many tokens of a known continuation to append to a draft of `drafted` tokens; 0: the draft model drafts

@@ -30,6 +30,9 @@ gained more than START steps.
 _HANDS_OVER = 0.8
 """A draft continues in a known passage if that promises at least this share of what the draft model promises. With 1,
 edits by Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
+_READS_AHEAD, _BESIDE = 0.4, 0.75
+"""The probability from which a token is read while the target verifies, and the share of that pass that such reading
+may take: starting the pass and copying its rows takes the rest."""
 
 
 class AutoLength(LengthPolicy):
@@ -69,7 +72,8 @@ class AutoLength(LengthPolicy):
         """Steps until the next plan, and from that to the one after it."""
         # Of the draft in hand:
         self._passes, self._path_probability = 0, 1.0
-        self._reads_on = self._taught = False
+        self._reads_on = self._taught = self._beside = False
+        self._saved = 0
         self._most_room = 0
         """The room at the start of the answer."""
         self._idle, self._patience = 0, _PATIENCE
@@ -85,7 +89,7 @@ class AutoLength(LengthPolicy):
     def _look_again(self) -> None:
         """Begin an answer like a new start. In the midst of a text, the draft model is soon too far behind for that."""
         self._calibration.age(self._prior)
-        self._budget.left = max(self._budget.left, (START + max(self._budget.left, 0)) / 2)
+        self._budget.refill()
         self._idle, self._patience, self._wait = 0, 2 * self._patience, 0
 
     def expected_gain(self, room: int) -> float:
@@ -95,7 +99,8 @@ class AutoLength(LengthPolicy):
 
     def limit(self, room: int) -> int:
         self._passes, self._path_probability = 0, 1.0
-        self._reads_on = self._taught = False
+        self._reads_on = self._taught = self._beside = False
+        self._saved = 0
         self._siblings.drafted.clear()
         self.why = LengthReason.NONE
         if room < 1:
@@ -145,6 +150,16 @@ class AutoLength(LengthPolicy):
         self._siblings.add(index, confidence)
         return True
 
+    def should_read_ahead(self, drafted: int, ahead: int, confidence: float | None) -> bool:
+        self._path_probability *= 1.0 if confidence is None else self.rate(0, confidence)
+        busy = (ahead + 1) * self._costs.draft() > _BESIDE * self._costs.verify(drafted + 1)
+        reads = self._path_probability >= _READS_AHEAD and not busy
+        self._beside |= reads
+        return reads
+
+    def observe_saved(self, passes: int) -> None:
+        self._saved = passes
+
     def extend(self, drafted: int, confidences: Sequence[float]) -> int:
         known = takewhile(lambda confidence: confidence >= self._min_p, confidences)
         worth, count = self._worth(drafted, known)
@@ -180,7 +195,7 @@ class AutoLength(LengthPolicy):
         self._forced = step.forced
         self._wait -= 1
         read = self._unread - self._apart
-        costs.observe(step, read, passes)
+        costs.observe(step, 1 if self._saved else read, max(passes - self._saved, 0), self._beside)
         if not drafted and not passes:
             self._fall_behind(1 + step.forced)
             return

@@ -186,16 +186,17 @@ class CostModel:
         """The next step does not follow the last one that was observed."""
         self._plain = 0
 
-    def observe(self, step: Step, read: int, passes: int) -> None:
+    def observe(self, step: Step, read: int, passes: int, beside: bool = False) -> None:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
-        the others had one token each. passes: 0 if nothing was drafted, or what was is unknown.
+        the others had one token each. passes: 0 if nothing was drafted, or what was is unknown. beside: whether the
+        draft model read on while the target verified, so verify_s isn't the time of a pass.
         """
         if self.load.answers > 1 or step.unread:  # a pass of another shape
             self.skip()
             return
         rows, seconds = len(step.drafted) + 1, step.verify_s + step.sample_s
         self._plain = 0 if rows > 1 else self._plain + 1
-        if seconds > 0 and (rows > 1 or self._plain >= SETTLED):
+        if seconds > 0 and not beside and (rows > 1 or self._plain >= SETTLED):
             factor = self._verify.observe(rows, seconds)
             if not passes:  # what slows the target slows a draft model that doesn't show it now
                 self._draft.scale(factor)

@@ -33,7 +33,7 @@ class LossBudget:
     """
 
     def __init__(self, start: float = START) -> None:
-        self.left, self.debt = start, 0.0
+        self.left, self.debt, self._start = start, 0.0, start
 
     @property
     def risk(self) -> float:
@@ -44,6 +44,10 @@ class LossBudget:
     def hope(self) -> float:
         """How good acceptance is taken to be, in standard deviations: what is left may be lost on finding out."""
         return _HOPE * (2 * min(self.left / START, 1.0) - 1)
+
+    def refill(self) -> None:
+        """Move halfway back to what may be lost at first, if more has been lost."""
+        self.left = max(self.left, (self._start + max(self.left, 0.0)) / 2)
 
     def wait(self, steps: int = 1) -> None:
         self.left = min(self.left + _SHARE * steps, _MAX)

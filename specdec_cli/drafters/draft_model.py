@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
 from specdec_cli.decoding.types import Draft, DraftModel, LengthPolicy, Logits, Step
 from specdec_cli.drafters.drafter_context import DrafterContext, Guide
+from specdec_cli.drafters.read_ahead import ReadAhead
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.tree import Tree
 
@@ -88,7 +92,28 @@ class ModelDrafter:
             return None if sequel else self._read(nodes)
 
         tree.grow(row, budget, read)
-        return tree.draft(self.name, sequel)
+        draft = tree.draft(self.name, sequel)
+        if isinstance(model := self._model, ReadAhead):
+            policy.observe_saved(model.saved())
+            if model.length + 1 == len(context) + len(draft.tokens):  # it lacks the draft's last token
+                return replace(draft, meanwhile=partial(self._read_ahead, model, draft.tokens, policy))
+        return draft
+
+    def _read_ahead(self, model: ReadAhead, tokens: Sequence[int], policy: LengthPolicy) -> None:
+        """While the target verifies a draft: read on, as if it were accepted as a whole."""
+        text, sure = list(tokens), None
+        with suppress(Exception):  # if the draft model has failed, the next draft fails, too, and says so
+            for number in range(len(tokens) + 1):
+                if not policy.should_read_ahead(len(tokens), number, sure):
+                    break
+                row = model.row_ahead(number, text[-1])[: self._n_vocab]
+                if self._draws:
+                    q = self._sampler.categorical(row, text)
+                    drawn = self._sampler.draw(q, len(text), self._rng) if self._sampler.coupled else None
+                    token, sure = int(row.argmax()) if drawn is None else drawn, float(q.probs.max())
+                else:
+                    token, sure = self._sampler.argmax(row, text), confidence(row)
+                text.append(token)
 
     def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:
         """Read what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row

@@ -12,6 +12,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import CATCH_UP_ROWS, DraftModel
 from specdec_cli.decoding.wording import counted
+from specdec_cli.drafters.read_ahead import ReadAhead
 from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.context_plan import ContextPlan, require_chains, require_rewinding
@@ -179,6 +180,8 @@ class Contexts:
                 needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded, rows)
                 kv = LlamaContext.open(loaded.model, n_ctx, rows, model.threads, self._interrupt, branches)
                 model.use(kv, kv, self.timed(model, kv))
+                if model is self.draft and model.draft_model and kv.rewinds and self.target.open_kv.passes.overlaps:
+                    model.draft_model = ReadAhead(model.draft_model)
                 free = free and free - needed
         self.plan = plan
         self.read_singly()
@@ -278,9 +281,8 @@ class PairCosts:
         """The costs of both models' passes: tuned, saved, or measured on some text, in this order."""
         if self._models.known_costs is not None:
             return self._models.known_costs
-        if self._models.draft is None:
+        if (draft := self._models.draft) is None:
             raise RuntimeError("there is no draft model")
-        draft = self._models.draft
         verify = self._models.target.open_costs.verify(text, budget_s * 0.7)
         of_draft = draft.open_costs.draft(text, budget_s * 0.3)
         self._models.read_singly()
@@ -302,19 +304,14 @@ class PairCosts:
 
     @property
     def measured_s(self) -> float:
-        return sum(passes.measured_s for passes in self._opened)
+        return sum(model.costs.measured_s for model in self._models.all if model.costs)
 
     @property
     def two_over_one(self) -> float | None:
         """The time of the target's pass over two tokens, relative to one; None if not measured."""
-        models = self._models
-        known, timed = models.known_costs, models.target.costs
+        known, timed = self._models.known_costs, self._models.target.costs
         points = known.verify.points if known else timed.expected if timed else {}
         return points[2] / points[1] if {1, 2} <= set(points) else None
-
-    @property
-    def _opened(self) -> list[PassCosts]:
-        return [loaded.costs for loaded in self._models.all if loaded.costs]
 
     def keep(self, learned: Iterable[tuple[str, dict[int, float]]]) -> None:
         """Save the costs for the next start. If that fails, a note says so.

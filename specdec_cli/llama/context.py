@@ -153,8 +153,14 @@ class LlamaContext:
         self.length -= count
         del self.tokens[first : first + count]
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
-        """Append `tokens`, in as many passes as needed.
+    def decode(
+        self,
+        tokens: Sequence[int],
+        all_rows: bool = False,
+        unread: int = 0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Logits:
+        """Append `tokens`, in as many passes as needed. meanwhile: called while a GPU computes the last one.
 
         Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, (len(tokens) - unread, n_vocab),
         the rows after all but the first `unread` tokens: at most max_rows, in one pass. Raises Interrupted, or
@@ -171,7 +177,7 @@ class LlamaContext:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         self._failed = not self.rewinds
         extra = self.hidden.ask(count, unread, all_rows) if self.hidden else 0
-        rows = self.read(Chunk(self._sequence, tokens, first, all_rows, unread - extra, self.hidden))
+        rows = self.read(Chunk(self._sequence, tokens, first, all_rows, unread - extra, self.hidden, meanwhile))
         self._failed = False
         self.length = first + count
         self.tokens.extend(tokens)

@@ -78,6 +78,11 @@ def supports_gpu() -> bool:
     return any(device.is_gpu for device in devices())
 
 
+def has_cuda() -> bool:
+    """Whether this build computes on NVIDIA GPUs."""
+    return "CUDA" in build_flags()
+
+
 def knows_rpc() -> bool:
     """Whether this build can use other machines."""
     return undeclared.exports("ggml_backend_rpc_add_server")

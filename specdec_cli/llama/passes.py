@@ -54,6 +54,7 @@ class HeadKind(NamedTuple):
 class Chunk(NamedTuple):
     """What a text reads next: tokens from position `first` on. all_rows: compute all rows but those of the first
     `unread` tokens; otherwise, only the last one. hidden: where to keep the tokens' hidden rows, if they are needed.
+    meanwhile: called while a GPU computes; ignored in passes that other texts share.
     """
 
     sequence: int
@@ -62,6 +63,7 @@ class Chunk(NamedTuple):
     all_rows: bool
     unread: int = 0
     hidden: HiddenRows | None = None
+    meanwhile: Callable[[], None] | None = None
 
 
 class Batch:
@@ -107,7 +109,7 @@ class Batch:
     def fill_texts(self, chunks: Iterable[Chunk]) -> None:
         """Fill in chunks of several texts."""
         end = 0
-        for sequence, tokens, first, all_rows, unread, _ in chunks:
+        for sequence, tokens, first, all_rows, unread, *_ in chunks:
             start, end = end, end + len(tokens)
             self._token[start:end] = tokens
             self._position[start:end] = self._positions[first : first + len(tokens)]
@@ -181,6 +183,8 @@ class Passes:
         self.batch = Batch(N_BATCH, self.n_ctx, max(branches, texts), head.width if head else 0)
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, including waiting for the device."""
+        self.overlaps = model.on_gpu and model.offloaded and library.has_cuda()
+        """Whether a pass runs on a GPU while this program does something else. Of GPUs, only NVIDIA's were tried."""
         self.on_pass: Callable[[int, float], None] | None = None
         """Called after each pass with its tokens and its seconds."""
         self.most_read = N_BATCH if model.on_gpu else CPU_CHUNK
@@ -227,14 +231,14 @@ class Passes:
     def read(self, chunk: Chunk) -> Logits:
         """Run one pass over a chunk of the only text. Returns its rows; the array may have more below them."""
         self.batch.fill(chunk.tokens, chunk.first, chunk.all_rows, chunk.unread)
-        rows = self.run()
+        rows = self.run(chunk.meanwhile)
         if chunk.hidden is not None:
             chunk.hidden.take(chunk.first, len(chunk.tokens))
         return rows
 
-    def run(self) -> Logits:
+    def run(self, meanwhile: Callable[[], None] | None = None) -> Logits:
         """Run the batch. Returns its rows in order; the array may have more below them. Valid until the next pass."""
-        address = self._timed(lib.llama_decode, self.batch.struct)
+        address = self._timed(lib.llama_decode, self.batch.struct, meanwhile if self.overlaps else None)
         if address != self._address:
             # llama.cpp's buffer rarely moves, so the array isn't made for every pass. The buffer may be smaller than
             # the array, but slices never go beyond the rows that were requested.
@@ -244,12 +248,21 @@ class Passes:
             self._rows[: self.batch.n_rows, suppressed] = _NEVER
         return self._rows
 
-    def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
+    def _timed(
+        self, compute: Callable[[Any, Any], int], batch: Any, meanwhile: Callable[[], None] | None = None
+    ) -> int:
         """Compute a batch; returns its logits' address. Raises Interrupted, or SpecdecError if llama.cpp fails."""
         allowed_s = self._patience.of(batch.n_tokens)
         with self._turn:
             before = perf_counter()
-            code, address = self.call(_computed, compute, self.handle, batch, allowed_s=allowed_s)
+            if meanwhile is None:
+                code, address = self.call(_computed, compute, self.handle, batch, allowed_s=allowed_s)
+            else:
+                code = self.call(compute, self.handle, batch)
+                then = perf_counter()
+                meanwhile()
+                before += perf_counter() - then
+                address = self.call(_get_logits, self.handle)
             seconds = perf_counter() - before
         self._patience.saw(batch.n_tokens, seconds)
         self.decode_s += seconds

@@ -59,7 +59,7 @@ class LlamaTarget:
             rows = _LazyRows(self._context, tokens, self._agreement, len(unread))
             rows[0]  # it is always used
             return rows
-        return self._context.decode(tokens, all_rows=True, unread=len(unread))
+        return self._context.decode(tokens, all_rows=True, unread=len(unread), meanwhile=draft.meanwhile)
 
     def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:
         if self._tree is None:

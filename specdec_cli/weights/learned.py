@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.loss_budget import START, LossBudget
+from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.json_store import JsonStore, digest
 from specdec_cli.llama import library
 from specdec_cli.user_files import cache_dir
@@ -27,13 +27,15 @@ class Learned:
     calibration: Calibration
     left: float
 
-    def begin(self, prior: Calibration) -> tuple[Calibration, LossBudget]:
-        """What to start with, where a first start begins with `prior`. Both have moved halfway back to that, so that a
+    def begin(self, prior: Calibration, first: LossBudget) -> tuple[Calibration, LossBudget]:
+        """What to start with, where a first start begins with these. Both have moved halfway back to that, so that a
         text on which drafting didn't pay doesn't decide about the next one.
         """
-        calibration = copy.deepcopy(self.calibration)
+        calibration, budget = copy.deepcopy(self.calibration), copy.copy(first)
         calibration.age(prior)
-        return calibration, LossBudget((START + min(max(self.left, 0.0), START)) / 2)
+        budget.left = min(self.left, budget.left)
+        budget.refill()
+        return calibration, budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Learning:
             self._known = self._load()
         now = self._now.get(name)  # with other settings, such as another temperature
         if known := Learned(now[0], now[1].left) if now else self._known.get(name):
-            calibration, budget = known.begin(calibration)
+            calibration, budget = known.begin(calibration, budget)
         self._now[name] = calibration, budget
         return calibration, budget
 

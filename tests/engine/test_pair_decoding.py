@@ -1,5 +1,6 @@
 """The bundled pair, for real: answers are the target's own, alone, with chains and trees; and how `-k auto` drafts."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.engine.baseline import paired_speeds
 from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.session import to_json
+from specdec_cli.llama import computing
 from specdec_cli.llama.passes import Passes
 from specdec_cli.settings.options import SpeculativeConfig
 from specdec_cli.settings.settings import Settings
@@ -104,6 +106,25 @@ def test_match_with_a_seed_equals_the_sampled_target_alone(monkeypatch, alone, w
     assert accepted > drafts and same >= least
 
 
+@pytest.mark.parametrize(("sampled", "k"), [(False, 3), (False, "auto"), (True, 5)])
+def test_a_draft_model_that_reads_on_while_the_target_verifies_changes_no_word(monkeypatch, alone, sampled, k):
+    """As on a GPU, but for the time: a CPU has finished a pass when it returns to the program."""
+    monkeypatch.setattr(Passes, "overlaps", property(lambda self: True, lambda self, value: None), raising=False)
+    monkeypatch.setattr(computing, "turn", lambda offloaded: nullcontext())
+    same, saved = 0, list[int]()
+    monkeypatch.setattr(LengthPolicy, "observe_saved", lambda self, passes: saved.append(passes))
+    monkeypatch.setattr(AutoLength, "observe_saved", lambda self, passes: saved.append(passes))
+    options = SAMPLED if sampled else {}
+    opened = open_auto(monkeypatch) if k == "auto" else open_session(draft_tokens=k, **options)
+    with opened as session:
+        for number in range(6):
+            prompt, own = alone(number, number if sampled else 0, sampled=sampled)
+            events, identical = against(own, session, prompt, number if sampled else 0)
+            assert events[-1].notes == ()
+            same += identical
+    assert same >= 5 and sum(saved) >= 5
+
+
 def test_the_same_seed_gives_the_same_rejection_sample_of_as_many_tokens_as_asked_for():
     with open_session(temperature=0.8, draft_tokens=500, max_tokens=32) as session:
         prompt = session.tokenize("x = ", raw=True)
@@ -120,13 +141,13 @@ def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
         context, passes = session.models.contexts[whose], []
         whole = Passes.run
 
-        def interrupted(self):
+        def interrupted(self, *arguments):
             if self is context.passes and len(context.cache.branches):
                 passes.append(self)
                 if len(passes) == failing:
                     session.interrupt.set()
                     raise Interrupted
-            return whole(self)
+            return whole(self, *arguments)
 
         with monkeypatch.context() as patched:
             patched.setattr(Passes, "run", interrupted)

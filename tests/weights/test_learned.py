@@ -11,7 +11,7 @@ from prompts import PROMPTS
 from timed import FLAT, scaled
 
 from specdec_cli.draft_length.calibration import BINS, Calibration
-from specdec_cli.draft_length.loss_budget import START
+from specdec_cli.draft_length.loss_budget import START, LossBudget
 from specdec_cli.llama import library
 from specdec_cli.weights.learned import Learned, Learning
 
@@ -32,7 +32,7 @@ def answered(monkeypatch, **settings):
 def test_a_second_start_begins_where_the_first_ended(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        Learned, "begin", lambda self, prior, begin=Learned.begin: seen.append(self) or begin(self, prior)
+        Learned, "begin", lambda self, *first, begin=Learned.begin: seen.append(self) or begin(self, *first)
     )
     answered(monkeypatch)
     assert len(kept()) == 1 and not seen
@@ -56,8 +56,9 @@ def after(outcome, tokens=200):
 def test_where_drafting_lost_less_is_tried_the_next_time():
     prior = Calibration.prior(greedy=True)
     lost, gained = Learned(after(0.0), left=-0.5), Learned(after(1.0), left=20.0)
-    assert lost.begin(prior)[1].left == START / 2 and gained.begin(prior)[1].left == START
-    aged, learned = lost.begin(prior)[0], lost.calibration
+    (aged, little), (_, much) = (each.begin(prior, LossBudget()) for each in (lost, gained))
+    assert little.left == START / 2 and much.left == START
+    learned = lost.calibration
     for _ in range(25):
         aged.learn(3, 1.0)
         learned.learn(3, 1.0)
@@ -69,7 +70,7 @@ def test_starts_without_a_draft_forget_that_drafts_were_bad_and_not_that_they_we
     prior = Calibration.prior(greedy=True)
     bad, good = after(0.0), after(1.0)
     for _ in range(10):
-        bad, good = Learned(bad, 0.0).begin(prior)[0], Learned(good, 4.0).begin(prior)[0]
+        bad, good = (Learned(each, left).begin(prior, LossBudget())[0] for each, left in ((bad, 0.0), (good, 4.0)))
     assert not bad.looks, "it is then no longer kept"
     assert max(map(abs, map(sub, bad.seen, prior.seen))) < 0.02
     for at in range(3, BINS - 1):
