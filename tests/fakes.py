@@ -87,7 +87,7 @@ class FakeTarget:
     max_draft = 64
 
     def __init__(
-        self, table: Table | Counting, n_ctx: int = 4096, max_branches: int = 64, overlaps: bool = False
+        self, table: Table | Counting, n_ctx: int = 4096, max_branches: int = 64, overlaps: bool = True
     ) -> None:
         self.n_ctx, self.n_vocab, self.max_branches = n_ctx, table.n_vocab, max_branches
         self.reused, self._overlaps = 0, overlaps
@@ -169,6 +169,7 @@ class FakeDraftModel:
         self.rewind(length)
 
     def rewind(self, length: int) -> None:
+        assert length >= 0
         self._tree = []
         del self._cache[length:]
 

@@ -57,7 +57,7 @@ class Draft:
     one before. Siblings are different tokens, tried in their order. q[i] is the distribution that token i was really
     drawn from, given its earlier siblings; None: tokens chosen deterministically. `source` names the drafter.
     `row_observer` is shown the rows of the pass that verifies the draft, before they are judged. `meanwhile` is called
-    during that pass, if it runs on a GPU that leaves time for something else; those of other programs' drafters aren't.
+    during that pass, if it leaves time for something else; it is ignored in drafts from plugins.
     """
 
     tokens: tuple[int, ...] = ()
@@ -306,13 +306,16 @@ class LengthPolicy:
         return next(stops, len(confidences))
 
     def should_read_ahead(self, drafted: int, ahead: int, confidence: float | None) -> bool:
-        """While the target verifies a draft of so many tokens: whether the draft model, which has read so many ahead,
-        reads another, as if the draft were accepted as a whole. confidence: in that token, if it isn't the draft's.
+        """Whether the draft model should read one more token while the target verifies a draft of `drafted` tokens. It
+        has read `ahead` already, assuming that the whole draft is accepted. confidence: in the token to read; None for
+        the draft's own last token.
         """
         return ahead <= drafted // 2 and (confidence is None or confidence >= MIN_FIRST_CONFIDENCE)
 
-    def observe_saved(self, passes: int) -> None:
-        """So many passes for the draft in hand were made while the target verified the one before."""
+    def observe_saved(self, passes: int, tokens: int) -> None:
+        """How many passes the draft in hand didn't need, and how many tokens its first pass didn't read, because the
+        model had read ahead.
+        """
 
     def extend(self, drafted: int, confidences: Sequence[float]) -> int:
         """How many tokens of a known continuation to append to a draft of `drafted` tokens; 0: the draft model drafts

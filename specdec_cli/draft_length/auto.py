@@ -8,7 +8,7 @@ from itertools import repeat, takewhile
 from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.loss_budget import START, LossBudget
+from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.draft_length.optimal_stopping import Plan, solve
 
 LONGEST = 16
@@ -25,7 +25,7 @@ _LONGEST_REST = 512
 
 _PATIENCE = 192
 """Tokens without a draft that gained after which the next answer begins like a new start, doubling until drafts have
-gained more than START steps.
+gained more steps than may be lost at first.
 """
 _HANDS_OVER = 0.8
 """A draft continues in a known passage if that promises at least this share of what the draft model promises. With 1,
@@ -33,6 +33,9 @@ edits by Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the 
 _READS_AHEAD, _BESIDE = 0.4, 0.75
 """The probability from which a token is read while the target verifies, and the share of that pass that such reading
 may take: starting the pass and copying its rows takes the rest."""
+_TIMED, _FOLLOWED = 16, 0.1
+"""One draft in so many has a pass of its own, to time it. And the weight of the latest draft in the share of those that
+are followed by another: where other drafters come next, what was read ahead is of little use."""
 
 
 class AutoLength(LengthPolicy):
@@ -73,9 +76,12 @@ class AutoLength(LengthPolicy):
         # Of the draft in hand:
         self._passes, self._path_probability = 0, 1.0
         self._reads_on = self._taught = self._beside = False
-        self._saved = 0
+        self._saved = 0, 0
+        """Its passes that weren't needed, and tokens that its first pass didn't have to read."""
         self._most_room = 0
         """The room at the start of the answer."""
+        self._drafts, self._drafted, self._follows = 0, False, 1.0
+        """Drafts so far; whether the last step had one; and the share of them that were followed by another."""
         self._idle, self._patience = 0, _PATIENCE
         """Tokens since a draft gained something, and how many make the next answer look again."""
 
@@ -100,7 +106,7 @@ class AutoLength(LengthPolicy):
     def limit(self, room: int) -> int:
         self._passes, self._path_probability = 0, 1.0
         self._reads_on = self._taught = self._beside = False
-        self._saved = 0
+        self._saved = 0, 0
         self._siblings.drafted.clear()
         self.why = LengthReason.NONE
         if room < 1:
@@ -151,14 +157,15 @@ class AutoLength(LengthPolicy):
         return True
 
     def should_read_ahead(self, drafted: int, ahead: int, confidence: float | None) -> bool:
-        self._path_probability *= 1.0 if confidence is None else self.rate(0, confidence)
+        self._path_probability *= self._follows if confidence is None else self.rate(0, confidence)
+        self._drafts += confidence is None
         busy = (ahead + 1) * self._costs.draft() > _BESIDE * self._costs.verify(drafted + 1)
-        reads = self._path_probability >= _READS_AHEAD and not busy
+        reads = self._path_probability >= _READS_AHEAD and not busy and self._drafts % _TIMED != 0
         self._beside |= reads
         return reads
 
-    def observe_saved(self, passes: int) -> None:
-        self._saved = passes
+    def observe_saved(self, passes: int, tokens: int) -> None:
+        self._saved = passes, tokens
 
     def extend(self, drafted: int, confidences: Sequence[float]) -> int:
         known = takewhile(lambda confidence: confidence >= self._min_p, confidences)
@@ -194,8 +201,10 @@ class AutoLength(LengthPolicy):
         costs, drafted, accepted, passes = self._costs, len(step.drafted), step.accepted, self._passes
         self._forced = step.forced
         self._wait -= 1
-        read = self._unread - self._apart
-        costs.observe(step, 1 if self._saved else read, max(passes - self._saved, 0), self._beside)
+        saved, known = self._saved
+        read = 1 if saved else max(self._unread - self._apart - known, 1)
+        costs.observe(step, read, max(passes - saved, 0), self._beside)
+        self._note_draft(bool(drafted))
         if not drafted and not passes:
             self._fall_behind(1 + step.forced)
             return
@@ -208,7 +217,7 @@ class AutoLength(LengthPolicy):
         self._budget.add(gain)
         if self._plan.drafts and gain > 0:
             self._idle = 0
-        if self._budget.left > START:
+        if self._budget.left > self._budget.start:
             self._patience = _PATIENCE
         self._siblings.learn(step)
         if step.parents and step.path:
@@ -221,7 +230,14 @@ class AutoLength(LengthPolicy):
     def observe_others(self, steps: int, tokens: Sequence[int]) -> None:
         self._costs.skip()
         self._wait -= steps
+        self._note_draft(False)
         self._fall_behind(len(tokens))
+
+    def _note_draft(self, drafted: bool) -> None:
+        """Learn how often a draft follows a draft."""
+        if self._drafted:
+            self._follows += _FOLLOWED * (drafted - self._follows)
+        self._drafted = drafted
 
     def _fall_behind(self, tokens: int) -> None:
         """So many tokens came without the draft model."""

@@ -33,7 +33,8 @@ class LossBudget:
     """
 
     def __init__(self, start: float = START) -> None:
-        self.left, self.debt, self._start = start, 0.0, start
+        self.start = self.left = start
+        self.debt = 0.0
 
     @property
     def risk(self) -> float:
@@ -46,8 +47,8 @@ class LossBudget:
         return _HOPE * (2 * min(self.left / START, 1.0) - 1)
 
     def refill(self) -> None:
-        """Move halfway back to what may be lost at first, if more has been lost."""
-        self.left = max(self.left, (self._start + max(self.left, 0.0)) / 2)
+        """If less is left than at the start, make up half of the difference."""
+        self.left = max(self.left, (self.start + max(self.left, 0.0)) / 2)
 
     def wait(self, steps: int = 1) -> None:
         self.left = min(self.left + _SHARE * steps, _MAX)

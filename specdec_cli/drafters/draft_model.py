@@ -94,26 +94,24 @@ class ModelDrafter:
         tree.grow(row, budget, read)
         draft = tree.draft(self.name, sequel)
         if isinstance(model := self._model, ReadAhead):
-            policy.observe_saved(model.saved())
-            if model.length + 1 == len(context) + len(draft.tokens):  # it lacks the draft's last token
+            policy.observe_saved(*model.take_saved())
+            lacks_last = model.length + 1 == len(context) + len(draft.tokens)
+            if lacks_last and draft.parents is None:
                 return replace(draft, meanwhile=partial(self._read_ahead, model, draft.tokens, policy))
         return draft
 
     def _read_ahead(self, model: ReadAhead, tokens: Sequence[int], policy: LengthPolicy) -> None:
         """While the target verifies a draft: read on, as if it were accepted as a whole."""
         text, sure = list(tokens), None
-        with suppress(Exception):  # if the draft model has failed, the next draft fails, too, and says so
-            for number in range(len(tokens) + 1):
-                if not policy.should_read_ahead(len(tokens), number, sure):
-                    break
+        sampler, number = self._sampler, 0
+        with suppress(Exception):  # the model or the policy failed: the next draft fails, too, and says so
+            while number <= len(tokens) and model.room and policy.should_read_ahead(len(tokens), number, sure):
                 row = model.row_ahead(number, text[-1])[: self._n_vocab]
-                if self._draws:
-                    q = self._sampler.categorical(row, text)
-                    drawn = self._sampler.draw(q, len(text), self._rng) if self._sampler.coupled else None
-                    token, sure = int(row.argmax()) if drawn is None else drawn, float(q.probs.max())
-                else:
-                    token, sure = self._sampler.argmax(row, text), confidence(row)
-                text.append(token)
+                q = sampler.categorical(row, text) if self._draws else None
+                row = sampler.prepared(row, text)
+                drawn = q is not None and sampler.coupled  # with the target's own noise
+                text.append(sampler.draw(q, len(text), self._rng) if q and drawn else int(row.argmax()))
+                sure, number = float(q.probs.max()) if q else confidence(row), number + 1
 
     def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:
         """Read what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row

@@ -180,8 +180,9 @@ class Contexts:
                 needed = memory.require(loaded.header, n_ctx, free, loaded.offloaded, rows)
                 kv = LlamaContext.open(loaded.model, n_ctx, rows, model.threads, self._interrupt, branches)
                 model.use(kv, kv, self.timed(model, kv))
-                if model is self.draft and model.draft_model and kv.rewinds and self.target.open_kv.passes.overlaps:
-                    model.draft_model = ReadAhead(model.draft_model)
+                overlap = kv.passes.overlaps and self.target.open_kv.passes.overlaps
+                if model is self.draft and model.draft_model and kv.rewinds and overlap:
+                    model.draft_model = ReadAhead(model.draft_model, kv)
                 free = free and free - needed
         self.plan = plan
         self.read_singly()

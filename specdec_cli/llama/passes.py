@@ -54,7 +54,7 @@ class HeadKind(NamedTuple):
 class Chunk(NamedTuple):
     """What a text reads next: tokens from position `first` on. all_rows: compute all rows but those of the first
     `unread` tokens; otherwise, only the last one. hidden: where to keep the tokens' hidden rows, if they are needed.
-    meanwhile: called while a GPU computes; ignored in passes that other texts share.
+    meanwhile: called while the pass runs, if it `overlaps`; ignored in passes that other texts share.
     """
 
     sequence: int
@@ -182,7 +182,9 @@ class Passes:
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))
         self.batch = Batch(N_BATCH, self.n_ctx, max(branches, texts), head.width if head else 0)
         self.decode_s = 0.0
-        """Seconds spent in llama_decode since the context was made, including waiting for the device."""
+        """Seconds spent in llama_decode since the context was made, including waiting for the device, but for what was
+        done meanwhile.
+        """
         self.overlaps = model.on_gpu and model.offloaded and library.has_cuda()
         """Whether a pass runs on a GPU while this program does something else. Of GPUs, only NVIDIA's were tried."""
         self.on_pass: Callable[[int, float], None] | None = None
@@ -238,7 +240,7 @@ class Passes:
 
     def run(self, meanwhile: Callable[[], None] | None = None) -> Logits:
         """Run the batch. Returns its rows in order; the array may have more below them. Valid until the next pass."""
-        address = self._timed(lib.llama_decode, self.batch.struct, meanwhile if self.overlaps else None)
+        address = self._timed(lib.llama_decode, self.batch.struct, meanwhile)
         if address != self._address:
             # llama.cpp's buffer rarely moves, so the array isn't made for every pass. The buffer may be smaller than
             # the array, but slices never go beyond the rows that were requested.
@@ -259,9 +261,10 @@ class Passes:
                 code, address = self.call(_computed, compute, self.handle, batch, allowed_s=allowed_s)
             else:
                 code = self.call(compute, self.handle, batch)
-                then = perf_counter()
-                meanwhile()
-                before += perf_counter() - then
+                if not code and not self.interrupt.is_set():
+                    then = perf_counter()
+                    meanwhile()
+                    before += perf_counter() - then  # that isn't this pass's time
                 address = self.call(_get_logits, self.handle)
             seconds = perf_counter() - before
         self._patience.saw(batch.n_tokens, seconds)

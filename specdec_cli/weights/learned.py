@@ -28,8 +28,8 @@ class Learned:
     left: float
 
     def begin(self, prior: Calibration, first: LossBudget) -> tuple[Calibration, LossBudget]:
-        """What to start with, where a first start begins with these. Both have moved halfway back to that, so that a
-        text on which drafting didn't pay doesn't decide about the next one.
+        """What to start with: halfway back to `prior` and `first`, with which a first start begins, so that a text on
+        which drafting didn't pay doesn't decide about the next one.
         """
         calibration, budget = copy.deepcopy(self.calibration), copy.copy(first)
         calibration.age(prior)

@@ -21,6 +21,7 @@ from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
 from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.drafter_context import LookaheadShape
+from specdec_cli.drafters.read_ahead import ReadAhead
 from specdec_cli.drafters.short_memory import ShortMemory
 
 PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
@@ -28,6 +29,13 @@ PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
 CORPUS = Corpus.of([np.random.default_rng(4).integers(0, 4, 300).tolist()])
 PREDICTION = np.random.default_rng(5).integers(0, 4, 60).tolist()
 ANY = FixedLength(400, whole=True)
+
+
+def ahead(model, wrapped=lambda model: model):
+    """A draft model that reads on while the target verifies."""
+    return ReadAhead(wrapped(model), model)
+
+
 WAYS = {
     "model": {},
     "model, a tree": {"width": 3},
@@ -48,6 +56,12 @@ WAYS = {
     "model, translated": {"kind": respelled},
     "model, forgetful": {"kind": lambda table: ShortMemory(Movable(table, n_ctx=16))},
     "model, forgetful, reading again": {"kind": lambda table: ShortMemory(Unmovable(table, n_ctx=24)), "width": 2},
+    "model, ahead": {"kind": lambda table: ahead(FakeDraftModel(table))},
+    "ngram+model, ahead": {"kind": lambda table: ahead(FakeDraftModel(table))},
+    "model<ngram, ahead": {"kind": lambda table: ahead(FakeDraftModel(table))},
+    "model, reduced, ahead": {"kind": lambda table: ahead(reduced(table))},
+    "model, forgetful, ahead": {"kind": lambda table: ahead(Movable(table, n_ctx=16), ShortMemory)},
+    "model, forgetful, reading again, ahead": {"kind": lambda table: ahead(Unmovable(table, n_ctx=24), ShortMemory)},
 }
 EVERY = pytest.mark.parametrize("way", WAYS)
 WRAPPED = [way for way in WAYS if "reduced" in way or "forgetful" in way]

@@ -33,7 +33,7 @@ class Always(LengthPolicy):
     def should_read_ahead(self, drafted: int, ahead: int, confidence: float | None) -> bool:
         return True
 
-    def observe_saved(self, passes: int) -> None:
+    def observe_saved(self, passes: int, tokens: int) -> None:
         self.saved += passes
 
 
@@ -43,7 +43,7 @@ def answered(
     """The events of an answer, and the draft model."""
     table = Table(30, seed)
     model, sampler = FakeDraftModel(table.mixed(Table(30, seed + 1), share), n_ctx), sampler_of(rule, sampling, seed)
-    drafter = ModelDrafter(ReadAhead(model), 30, sampler, rule != "match", np.random.default_rng(1))
+    drafter = ModelDrafter(ReadAhead(model, model), 30, sampler, rule != "match", np.random.default_rng(1))
     target = FakeTarget(table, overlaps=overlaps)
     events = run(
         target, PROMPT, wrap(drafter), max_tokens=max_tokens, rule=rule, seed=seed, sampler=sampler, policy=policy
@@ -152,7 +152,7 @@ def test_a_pass_that_was_saved_is_not_taken_for_a_quick_one():
     for _ in range(50):
         policy.limit(100)
         assert policy.should_draft(0, 0.95) and policy.should_read(1) and policy.should_draft(1, 0.95)
-        policy.observe_saved(2)
+        policy.observe_saved(2, 0)
         policy.observe(step(draft_s=0.0001))
     assert policy._costs.draft() == pytest.approx(FLAT.draft(1), rel=0.2)
 
@@ -177,7 +177,7 @@ def test_nothing_is_read_ahead_of_a_tree(monkeypatch):
     table = Table(30, 3)
     model = FakeDraftModel(table.mixed(Table(30, 4), 0.2))
     sampler = sampler_of("match", GREEDY, 0)
-    drafter = ModelDrafter(ReadAhead(model), 30, sampler, False, np.random.default_rng(1), width=3)
+    drafter = ModelDrafter(ReadAhead(model, model), 30, sampler, False, np.random.default_rng(1), width=3)
     monkeypatch.setattr(ReadAhead, "row_ahead", lambda *_: pytest.fail("it read ahead"))
     events = run(FakeTarget(table, overlaps=True), PROMPT, drafter, 4, 40, sampler=sampler, rule="match")
     assert len(drafts_of(events)) > 5 and drafts_of(events)[0].parents

@@ -112,8 +112,8 @@ def test_a_draft_model_that_reads_on_while_the_target_verifies_changes_no_word(m
     monkeypatch.setattr(Passes, "overlaps", property(lambda self: True, lambda self, value: None), raising=False)
     monkeypatch.setattr(computing, "turn", lambda offloaded: nullcontext())
     same, saved = 0, list[int]()
-    monkeypatch.setattr(LengthPolicy, "observe_saved", lambda self, passes: saved.append(passes))
-    monkeypatch.setattr(AutoLength, "observe_saved", lambda self, passes: saved.append(passes))
+    monkeypatch.setattr(LengthPolicy, "observe_saved", lambda self, passes, tokens: saved.append(passes))
+    monkeypatch.setattr(AutoLength, "observe_saved", lambda self, passes, tokens: saved.append(passes))
     options = SAMPLED if sampled else {}
     opened = open_auto(monkeypatch) if k == "auto" else open_session(draft_tokens=k, **options)
     with opened as session:
