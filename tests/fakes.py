@@ -149,7 +149,13 @@ class FakeDraftModel:
             raise ValueError(f"its context of {self.n_ctx} tokens is full")
         return news
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
+    def decode(
+        self,
+        tokens: Sequence[int],
+        all_rows: bool = False,
+        unread: int = 0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Logits:
         assert tokens, "an empty decode"
         assert not self._tree, "a tree is ended before the text goes on"
         assert not all_rows or len(tokens) <= self.max_rows, "more rows than it was opened for"

@@ -37,8 +37,8 @@ def rounds(monkeypatch):
     """Kernels that round otherwise in passes over several tokens: they swap the two best logits if those are close."""
     honest = LlamaContext.decode
 
-    def decode(self, tokens, all_rows=False, unread=0):
-        rows = honest(self, tokens, all_rows, unread)
+    def decode(self, tokens, all_rows=False, unread=0, meanwhile=None):
+        rows = honest(self, tokens, all_rows, unread, meanwhile)
         if all_rows and len(tokens) > 1:
             rows = rows.copy()
             for row in rows:
