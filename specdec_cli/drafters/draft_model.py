@@ -109,8 +109,7 @@ class ModelDrafter:
                 row = model.row_ahead(number, text[-1])[: self._n_vocab]
                 q = sampler.categorical(row, text) if self._draws else None
                 row = sampler.prepared(row, text)
-                drawn = q is not None and sampler.coupled  # with the target's own noise
-                text.append(sampler.draw(q, len(text), self._rng) if q and drawn else int(row.argmax()))
+                text.append(sampler.draw(q, len(text), self._rng) if q and sampler.coupled else int(row.argmax()))
                 sure, number = float(q.probs.max()) if q else confidence(row), number + 1
 
     def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:

@@ -58,8 +58,6 @@ WAYS = {
     "model, forgetful, reading again": {"kind": lambda table: ShortMemory(Unmovable(table, n_ctx=24)), "width": 2},
     "model, ahead": {"kind": lambda table: ahead(FakeDraftModel(table))},
     "ngram+model, ahead": {"kind": lambda table: ahead(FakeDraftModel(table))},
-    "model<ngram, ahead": {"kind": lambda table: ahead(FakeDraftModel(table))},
-    "model, reduced, ahead": {"kind": lambda table: ahead(reduced(table))},
     "model, forgetful, ahead": {"kind": lambda table: ahead(Movable(table, n_ctx=16), ShortMemory)},
     "model, forgetful, reading again, ahead": {"kind": lambda table: ahead(Unmovable(table, n_ctx=24), ShortMemory)},
 }
