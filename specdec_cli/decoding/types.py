@@ -57,7 +57,7 @@ class Draft:
     one before. Siblings are different tokens, tried in their order. q[i] is the distribution that token i was really
     drawn from, given its earlier siblings; None: tokens chosen deterministically. `source` names the drafter.
     `row_observer` is shown the rows of the pass that verifies the draft, before they are judged. `meanwhile` is called
-    during that pass, if it leaves time for something else; it is ignored in drafts from plugins.
+    once that pass has begun; on a GPU, it runs beside it. It is ignored in shared passes and in drafts from plugins.
     """
 
     tokens: tuple[int, ...] = ()

@@ -160,7 +160,7 @@ class LlamaContext:
         unread: int = 0,
         meanwhile: Callable[[], None] | None = None,
     ) -> Logits:
-        """Append `tokens`, in as many passes as needed. meanwhile: called while a GPU computes the last one.
+        """Append `tokens`, in as many passes as needed. meanwhile: called once the last one has begun.
 
         Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, (len(tokens) - unread, n_vocab),
         the rows after all but the first `unread` tokens: at most max_rows, in one pass. Raises Interrupted, or

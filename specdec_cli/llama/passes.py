@@ -54,7 +54,7 @@ class HeadKind(NamedTuple):
 class Chunk(NamedTuple):
     """What a text reads next: tokens from position `first` on. all_rows: compute all rows but those of the first
     `unread` tokens; otherwise, only the last one. hidden: where to keep the tokens' hidden rows, if they are needed.
-    meanwhile: called while the pass runs, if it `overlaps`; ignored in passes that other texts share.
+    meanwhile: called once the pass has begun, of use where it `overlaps`; ignored in passes that other texts share.
     """
 
     sequence: int
