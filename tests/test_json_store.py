@@ -36,7 +36,13 @@ def test_what_is_kept_comes_back(store):
     assert json.loads(path.read_text()) == {
         "format": 1,
         "count": 3,
-        "costs": {"verify": {"1": 0.25, "4": 0.5}, "draft": {"1": 0.125}, "other": 0.5, "singly": False},
+        "costs": {
+            "verify": {"1": 0.25, "4": 0.5},
+            "draft": {"1": 0.125},
+            "other": 0.5,
+            "singly": False,
+            "repeated": None,
+        },
         "sizes": {"16": 0.5},
     }
     store.save("a", replace(ENTRY, count=4))

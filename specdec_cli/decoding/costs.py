@@ -56,10 +56,12 @@ class Curve:
 class Costs:
     """Seconds of the parts of a step. verify: a target pass over n tokens that reads every row of logits. draft: a
     draft model pass over n tokens that reads one row. other: everything else, per step. singly: whether the draft model
-    reads two tokens in two passes.
+    reads two tokens in two passes. repeated: a target pass that is as wide as the two before it, where a GPU replays
+    these; None where that makes no difference.
     """
 
     verify: Curve
     draft: Curve
     other: float = 0.0
     singly: bool = False
+    repeated: Curve | None = None

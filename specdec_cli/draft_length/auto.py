@@ -9,7 +9,7 @@ from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, St
 from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.loss_budget import LossBudget
-from specdec_cli.draft_length.optimal_stopping import Plan, solve
+from specdec_cli.draft_length.optimal_stopping import Plan, solve, solve_steady
 
 LONGEST = 16
 """The longest draft that `auto` considers: recordings know the draft model so far ahead."""
@@ -30,6 +30,8 @@ gained more steps than may be lost at first.
 _HANDS_OVER = 0.8
 """A draft continues in a known passage if that promises at least this share of what the draft model promises. With 1,
 edits by Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
+_STEADY = 1.02
+"""What drafts of one length must promise, relative to drafts that end where they are unsure: 1.05 is no worse."""
 _READS_AHEAD, _BESIDE = 0.4, 0.75
 """The probability from which a token is read while the target verifies, and the share of that pass that such reading
 may take: starting the pass and copying its rows takes the rest."""
@@ -42,7 +44,9 @@ class AutoLength(LengthPolicy):
     """Drafts as many tokens as pay in each step, possibly none.
 
     A plan says when to draft on: `optimal_stopping` makes it from what passes cost and what the draft's confidence is
-    worth. A budget says what drafts may lose, and how hopeful the plan is: while much is left, drafting is also tried
+    worth. Where passes of one size cost less, the plan may be to draft as many tokens in each step.
+
+    A budget says what drafts may lose, and how hopeful the plan is: while much is left, drafting is also tried
     where it only might pay. Where the plan is not to draft, the draft model falls behind the text. From time to time,
     as the budget allows, it reads in one pass what it has missed and learns how often it would have been right. If the
     plan that follows is to draft, drafting begins again.
@@ -70,6 +74,8 @@ class AutoLength(LengthPolicy):
         self._unread, self._apart, self._forced = 1, 0, 0
         """Tokens that the draft model has not read, the pending one included; how many of them it reads before the
         clock of the first draft starts: the prompt; the forced tokens at the end of the last step."""
+        self._drafts, self._drafted, self._follows = 0, False, 1.0
+        """Drafts so far; whether the last step had one; and the share of them that were followed by another."""
         self._plan = self._planned(throughput=0.0, rounds=20)
         self._wait, self._pause = 0, _FIRST_PAUSE
         """Steps until the next plan, and from that to the one after it."""
@@ -80,8 +86,6 @@ class AutoLength(LengthPolicy):
         """Its passes that weren't needed, and tokens that its first pass didn't have to read."""
         self._most_room = 0
         """The room at the start of the answer."""
-        self._drafts, self._drafted, self._follows = 0, False, 1.0
-        """Drafts so far; whether the last step had one; and the share of them that were followed by another."""
         self._idle, self._patience = 0, _PATIENCE
         """Tokens since a draft gained something, and how many make the next answer look again."""
 
@@ -289,4 +293,9 @@ class AutoLength(LengthPolicy):
         verify = [costs.verify(max(n, 1)) for n in range(costs.longest + 2)]
         rates = calibration.rates(self._hope)
         self._typical = sum(rate * share for rate, share in zip(rates, calibration.seen, strict=True))
-        return solve(rates, calibration.seen, verify, costs.draft(), costs.other, throughput, rounds)
+        plan = solve(rates, calibration.seen, verify, costs.draft(), costs.other, throughput, rounds)
+        if repeated := costs.repeated(self._follows**2):
+            steady = solve_steady(self._typical, repeated, costs.draft(), costs.other, costs.longest)
+            if steady.throughput > _STEADY * plan.throughput:
+                return steady
+        return plan

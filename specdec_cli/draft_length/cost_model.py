@@ -149,6 +149,9 @@ class CostModel:
         self.longest, self.load, self.other = longest, load or SharedLoad(), costs.other
         self._verify, self._draft = LiveCurve(costs.verify), LiveCurve(costs.draft)
         self._singly = costs.singly
+        self._repeated = LiveCurve(costs.repeated) if costs.repeated else None
+        self._rows, self._alike = 0, 0
+        """Tokens of the latest pass of the target, and how many in a row had as many."""
         self._probe = BaselineProbe(SETTLED)
         self._plain = SETTLED
         """Steps without a draft until now, one after the other; their cost counts once they are SETTLED."""
@@ -156,6 +159,15 @@ class CostModel:
     def verify(self, tokens: int) -> float:
         """Seconds to verify so many tokens."""
         return self.load.verify(tokens) if self.load.answers > 1 else self._verify(tokens)
+
+    def repeated(self, share: float) -> list[float]:
+        """Seconds to verify n tokens, from n = 0 on, if this share of passes are as wide as the two before them; empty
+        where that makes no difference.
+        """
+        if self._repeated is None or self.load.answers > 1:
+            return []
+        sizes = range(2, max(self._repeated.points) + 1)
+        return [0.0, self._verify(1), *(share * self._repeated(n) + (1 - share) * self._verify(n) for n in sizes)]
 
     def draft(self, tokens: int = 1) -> float:
         """Seconds for the draft model to read so many tokens, in one pass unless it reads two singly."""
@@ -184,7 +196,7 @@ class CostModel:
 
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
-        self._plain = 0
+        self._plain = self._alike = 0
 
     def observe(self, step: Step, read: int, passes: int, beside: bool = False) -> None:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
@@ -196,8 +208,15 @@ class CostModel:
             return
         rows, seconds = len(step.drafted) + 1, step.verify_s + step.sample_s
         self._plain = 0 if rows > 1 else self._plain + 1
+        self._alike = self._alike + 1 if rows == self._rows else 1
+        self._rows = rows
         if seconds > 0 and not beside and (rows > 1 or self._plain >= SETTLED):
-            factor = self._verify.observe(rows, seconds)
+            curves = [self._verify, *filter(None, [self._repeated])]
+            if rows > 1 and self._alike >= SETTLED:
+                curves.reverse()
+            factor = curves[0].observe(rows, seconds)
+            for curve in curves[1:]:
+                curve.scale(factor)
             if not passes:  # what slows the target slows a draft model that doesn't show it now
                 self._draft.scale(factor)
         if passes and read < 3 and step.draft_s > 0:

@@ -75,6 +75,22 @@ def solve(
     return Plan(add, look, guess, alone, max(tokens / alone - seconds - other, 0.0))
 
 
+def solve_steady(rate: float, verify: Sequence[float], draft: float, other: float, longest: int) -> Plan:
+    """The best plan that drafts as many tokens in each step, whatever their confidence: a GPU replays passes of the
+    size before them. rate: a token's acceptance, on average. verify, draft, other: as in `solve`; longest: of its plan.
+    """
+    alone = 1.0 / (verify[1] + other)
+    tokens, chance, best = 1.0, 1.0, (alone, 0, 0.0)
+    for count in range(1, len(verify) - 1):
+        chance *= rate
+        tokens += chance
+        seconds = verify[count + 1] + count * draft + other
+        best = max(best, (tokens / seconds, count, tokens / alone - seconds))
+    throughput, count, gain = best
+    thresholds = [0.0] * count + [_NEVER] * (longest - count)
+    return Plan(thresholds, thresholds, throughput, alone, gain)
+
+
 def _thresholds(
     rates: Sequence[float], seen: Sequence[float], verify: Sequence[float], draft: float, throughput: float
 ) -> tuple[list[float], list[float], float, float]:

@@ -287,7 +287,8 @@ class PairCosts:
         verify = self._models.target.open_costs.verify(text, budget_s * 0.7)
         of_draft = draft.open_costs.draft(text, budget_s * 0.3)
         self._models.read_singly()
-        return Costs(verify, of_draft, singly=draft.kv is not None and draft.kv.singly)
+        repeated = self._models.target.open_costs.repeated(text, verify(1))
+        return Costs(verify, of_draft, singly=draft.kv is not None and draft.kv.singly, repeated=repeated)
 
     def verify(self, text: Sequence[int]) -> Curve:
         known = self._models.known_costs

@@ -188,5 +188,6 @@ class Drafting:
         drafted = Curve({1: spec.token_s or 1e-6})
         costs = self._costs.of_pair(text) if spec.needs_model else Costs(self._costs.verify(text), drafted)
         if settings.bitwise:
-            return replace(costs, verify=self._costs.measure_agreement(text).cost(costs.verify, LONGEST + 1))
-        return costs
+            verify = self._costs.measure_agreement(text).cost(costs.verify, LONGEST + 1)
+            return replace(costs, verify=verify, repeated=None)
+        return costs if settings.tree == 1 else replace(costs, repeated=None)

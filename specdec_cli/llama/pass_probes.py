@@ -33,6 +33,7 @@ def pass_seconds(
     needed: int,
     budget_s: float,
     needed_rounds: int = 1,
+    repeated: bool = False,
 ) -> dict[int, float]:
     """Seconds of a pass over n tokens for each n of `sizes`: the shortest of `pass_laps`, because other processes only
     add to it, and no longer than a larger pass, because a pass could be padded. With a slow model, each size is timed
@@ -43,7 +44,7 @@ def pass_seconds(
         single = single_pass_s(context, text[0])
         fill = min(len(text), _FILL, int(budget_s / single))
         settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
-        laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
+        laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled, repeated)
     finally:
         context.passes.on_pass = callback
     sizes = sorted(laps)
@@ -59,6 +60,7 @@ def pass_laps(
     needed_rounds: int = 1,
     fill: int = _FILL,
     settled: int = SETTLED,
+    repeated: bool = False,
 ) -> dict[int, list[float]]:
     """Seconds of each of several passes over n tokens, for each n of `sizes`: the important ones first, including 1.
 
@@ -66,7 +68,8 @@ def pass_laps(
     then all again. Every row of logits is read, if there is room. text: repeated as needed; real text, because it
     decides which experts are used. `fill` tokens of it are in the cache before each pass, if the cache can be rewound;
     it is empty at the end. A pass costs more after one of another size. So for single tokens the last of `settled`
-    passes is timed, as when nothing is drafted, and other sizes after a pass of another size, as when drafts vary.
+    passes is timed, as when nothing is drafted, and other sizes after a pass of another size, as when drafts vary, or
+    if they are `repeated`, like single tokens.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
     fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0
@@ -84,7 +87,7 @@ def pass_laps(
         for index, size in enumerate(sizes):
             if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
                 continue
-            for _ in range(settled if size == 1 else 1):
+            for _ in range(settled if size == 1 or repeated else 1):
                 context.rewind(fill)
                 before = perf_counter()
                 context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)

@@ -22,6 +22,7 @@ from specdec_cli.user_files import cache_dir
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17, 32)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
+_REPEATED_SIZES, _REPEATED_S = (3, 2, 4, 5), 0.15
 _NEWS = 0.1
 """The difference, in log seconds, from which a run's time replaces a saved one."""
 VERIFY_S, DRAFT_S = 0.25, 0.1
@@ -95,6 +96,16 @@ class PassCosts:
             self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
         return Curve(self._saved.verify)
 
+    def repeated(self, text: Sequence[int], one_s: float) -> Curve | None:
+        """Seconds of the target's passes over a few tokens, as wide as the two before them. None where that makes
+        little difference: on CPUs, and where a pass over one token, of `one_s` seconds, takes long.
+        """
+        if not self._context.passes.model.on_gpu or one_s > _REPEATED_S / 10:
+            return None
+        if not self._saved.repeated:
+            self._add(repeated=self._timed(text, _REPEATED_SIZES, 1, _REPEATED_S, 1, repeated=True))
+        return Curve(self._saved.repeated)
+
     def draft(self, text: Sequence[int], budget_s: float = DRAFT_S) -> Curve:
         """Seconds of a draft model's passes over n tokens, with one row of logits."""
         if not self._saved.draft:
@@ -141,7 +152,13 @@ class PassCosts:
             return SavedCosts()
 
     def _timed(
-        self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
+        self,
+        text: Sequence[int],
+        sizes: Sequence[int],
+        needed: int,
+        budget_s: float,
+        rounds: int,
+        repeated: bool = False,
     ) -> dict[int, float]:
         started = perf_counter()
         # Any tokens will do; the ids of a draft with another tokenizer may be too large.
@@ -149,7 +166,7 @@ class PassCosts:
         if self.thread_tuner is not None:
             self._context.rewind(0)
             self.thread_tuner.try_fewer(text[0])
-        seconds = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
+        seconds = pass_seconds(self._context, text, sizes, needed, budget_s, rounds, repeated)
         self.measured_s += perf_counter() - started
         return seconds
 
@@ -169,10 +186,13 @@ class TimingKey:
 
 @dataclass(frozen=True, slots=True)
 class SavedCosts:
-    """Seconds of a pass over n tokens: verify, with all rows of logits; draft, with one row."""
+    """Seconds of a pass over n tokens: verify, with all rows of logits; draft, with one row; repeated, like verify, and
+    as wide as the two passes before it.
+    """
 
     verify: Points = field(default_factory=dict)
     draft: Points = field(default_factory=dict)
+    repeated: Points = field(default_factory=dict)
     agreement: Agreement | None = None
     # What was measured, for readers of the file; `save` sets these.
     model: str = field(default="", compare=False)

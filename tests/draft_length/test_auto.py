@@ -4,7 +4,7 @@ import itertools
 import math
 import pickle
 import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import msgspec
 import numpy as np
@@ -22,9 +22,13 @@ from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import BINS, Calibration, SiblingCalibration, outcomes
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.loss_budget import START, LossBudget
-from specdec_cli.draft_length.optimal_stopping import solve
+from specdec_cli.draft_length.optimal_stopping import solve, solve_steady
 from specdec_cli.measure import hardware
 from specdec_cli.measure.simulate import Answer, alone, replay
+
+REPLAYED = Curve({2: 0.0045, 3: 0.0047, 4: 0.0050, 5: 0.0059})
+REPLAYS = Costs(Curve({1: 0.0041, 2: 0.0058, 3: 0.0064, 4: 0.0068, 17: 0.0110}), Curve({1: 0.0013}), repeated=REPLAYED)
+"""A GPU that plans passes anew and replays those of one size."""
 
 TARGET, NOISE = Table(40, 1, order=1), Table(40, 2, order=1)
 
@@ -131,6 +135,39 @@ def test_an_answer_with_bad_drafts_does_not_end_drafting_in_the_next_ones(name, 
 
 def test_more_may_be_lost_at_first_where_a_gpu_plans_passes_anew():
     assert DraftForm.GROWN.budget(plans=True).left > DraftForm.GROWN.budget().left > DraftForm.KNOWN.budget().left
+
+
+@pytest.mark.parametrize("cheaper", [True, False])
+def test_where_a_gpu_replays_passes_all_drafts_are_as_long(cheaper):
+    """If it turns out that it doesn't, they end where they are unsure, as elsewhere."""
+    rng = random.Random(3)
+    text = answer([(rng.uniform(0.35, 0.95), rng.random() < 0.65) for _ in range(600)])
+    known = replace(REPLAYS, verify=Curve({1: REPLAYS.verify(1), **REPLAYED.points}))
+    lengths = drafted(auto(REPLAYS, greedy=False), known if cheaper else REPLAYS, text)
+    alike = sum(length == before > 0 for before, length in itertools.pairwise(lengths)) / len(lengths)
+    assert alike > 0.8 if cheaper else alike < 0.2
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.65, 0.9])
+def test_with_one_confidence_the_best_plan_has_one_length(rate):
+    verify = [0.0, REPLAYS.verify(1), *map(REPLAYED, range(2, 6))]
+    steady = solve_steady(rate, verify, 0.0013, 0.0001, LONGEST)
+    best = solve([rate], [1.0], verify, 0.0013, 0.0001, 0.0, rounds=20)
+    assert steady.throughput == pytest.approx(best.throughput, rel=0.02) and steady.alone == best.alone
+    assert steady.drafts is best.drafts is (rate > 0.1) and steady.gain == pytest.approx(best.gain, abs=2e-4)
+    assert len(steady.add) == LONGEST and [*map(bool, steady.add)] == sorted(map(bool, steady.add))
+
+
+def test_passes_like_those_before_them_have_costs_of_their_own():
+    model = CostModel(REPLAYS, LONGEST)
+    for index, length in enumerate([2, 3, 2, 3] * 20):
+        model.observe(Step(index, (), (0,) * length, 0, (), "", 0.003, 0.008, 0.0, 0.0), 1, length)
+    assert model.verify(3) == pytest.approx(0.008, rel=0.05) and model.repeated(1.0)[3] != pytest.approx(0.008, rel=0.2)
+    for index in range(80):
+        model.observe(Step(index, (), (0, 0), 0, (), "", 0.003, 0.005, 0.0, 0.0), 1, 2)
+    assert model.repeated(1.0)[3] == pytest.approx(0.005, rel=0.05)
+    assert model.repeated(0.5)[3] == pytest.approx((model.repeated(1.0)[3] + model.verify(3)) / 2)
+    assert CostModel(FLAT, LONGEST).repeated(1.0) == []
 
 
 def test_a_draft_that_is_bad_in_every_answer_costs_little():

@@ -9,6 +9,7 @@ import ggufs
 import numpy as np
 import pytest
 
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.interrupt import Interrupt
@@ -38,6 +39,13 @@ def test_the_pass_in_which_a_gpu_loads_kernels_is_not_timed(opened, monkeypatch,
     laps = pass_laps(context, range(1, 9), (1, 2, 4), 3, 0.0)
     assert sizes.count(4) == passes and len(laps[4]) == 1
     assert all(one != two for one, two in pairwise(sizes) if one != 1)
+
+
+def test_of_repeated_passes_the_one_that_a_gpu_replays_is_timed(opened):
+    context, sizes = opened("target", 4), []
+    context.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
+    laps = pass_laps(context, range(1, 9), (4, 2), 2, 0.0, repeated=True)
+    assert sizes[-2 * SETTLED :] == [4] * SETTLED + [2] * SETTLED and [*map(len, laps.values())] == [1, 1]
 
 
 def test_two_tokens_can_be_read_one_by_one(opened):

@@ -81,6 +81,17 @@ def test_a_draft_model_on_a_gpu_reads_singly_what_plans_would_make_dearer(opened
     assert CostModel(Costs(Curve({1: 1.0}), Curve({1: 0.2, 2: 0.5}), singly=True), 8).draft(2) == 0.4
 
 
+def test_repeated_passes_are_timed_where_a_gpu_replays_them(opened, monkeypatch):
+    assert opened().repeated([1], 0.004) is None
+    monkeypatch.setattr(Context.passes.model, "on_gpu", True)
+    first = opened()
+    assert first.repeated([1], 0.02) is None and first.timed == [], "planning is a small part of a long pass"
+    assert first.repeated([1], 0.004).points == PASSES
+    first.keep()
+    again = opened()
+    assert again.repeated([1], 0.004).points == PASSES and len(again.timed) == 1
+
+
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
     found = opened()
     found.verify([1])
