@@ -81,7 +81,7 @@ def solve_steady(rate: float, verify: Sequence[float], draft: float, other: floa
     """
     alone = 1.0 / (verify[1] + other)
     tokens, chance, best = 1.0, 1.0, (alone, 0, 0.0)
-    for count in range(1, len(verify) - 1):
+    for count in range(1, min(len(verify) - 2, longest) + 1):
         chance *= rate
         tokens += chance
         seconds = verify[count + 1] + count * draft + other

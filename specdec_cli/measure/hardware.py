@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,13 +23,15 @@ _Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7
 class Hardware:
     """A machine with a pair of models, in milliseconds. basis: `measured` by specdec, or `derived` from `source`.
 
-    verify_ms, draft_ms: a pass over so many tokens. other_ms: the rest of a step.
+    verify_ms, draft_ms: a pass over so many tokens. repeated_ms: of verify_ms, where the two passes before it have as
+    many; empty where that makes no difference. other_ms: the rest of a step.
     """
 
     name: str
     basis: Literal["measured", "derived"]
     verify_ms: _Points
     draft_ms: _Points
+    repeated_ms: _Points = field(default_factory=dict)
     other_ms: Annotated[float, Meta(ge=0, lt=1e7)] = 0.0
     description: str = ""
     source: str = ""
@@ -42,7 +44,8 @@ class Hardware:
     @property
     def costs(self) -> Costs:
         verify, draft = (Curve({n: ms / 1000 for n, ms in ms_of.items()}) for ms_of in (self.verify_ms, self.draft_ms))
-        return Costs(verify, draft, self.other_ms / 1000)
+        repeated = Curve({n: ms / 1000 for n, ms in self.repeated_ms.items()}) if self.repeated_ms else None
+        return Costs(verify, draft, self.other_ms / 1000, repeated=repeated)
 
 
 def names() -> list[str]:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 from specdec_cli.decoding.types import CATCH_UP_ROWS, LengthPolicy, Step, Token
+from specdec_cli.draft_length import DraftForm
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
@@ -68,18 +69,25 @@ _Entry = TypeVar("_Entry", Answer, Text)
 class Tally:
     """A replay in passes, to which any machine's costs can be applied.
 
-    verified[n]: passes of the target over n tokens. read[n]: passes of the draft model over n tokens.
+    verified[n]: passes of the target over n tokens; repeated[n]: those of them that follow two over as many. read[n]:
+    passes of the draft model over n tokens.
     """
 
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
     verified: Counter[int] = field(default_factory=Counter)
+    repeated: Counter[int] = field(default_factory=Counter)
     read: Counter[int] = field(default_factory=Counter)
 
     def seconds(self, costs: Costs) -> float:
-        verify = sum(count * (costs.verify(n) + costs.other) for n, count in self.verified.items())
-        return verify + sum(count * costs.draft(n) for n, count in self.read.items())
+        drafting = sum(count * costs.draft(n) for n, count in self.read.items())
+        return self.verify_s(costs) + self.verified.total() * costs.other + drafting
+
+    def verify_s(self, costs: Costs) -> float:
+        """Seconds of the target's passes."""
+        saved = sum(count * (costs.verify(n) - costs.verify_after(n, SETTLED)) for n, count in self.repeated.items())
+        return sum(count * costs.verify(n) for n, count in self.verified.items()) - saved
 
     def tokens_per_s(self, costs: Costs) -> float:
         return self.tokens / self.seconds(costs) if self.tokens else 0.0
@@ -95,6 +103,9 @@ class Run:
     on_step: Callable[[Step], None] | None = None
     index: int = 0
     now: float = 0.0
+    rows: int = 0
+    alike: int = 0
+    """Tokens of the latest pass of the target, and how many passes in a row had as many."""
 
     def step(
         self,
@@ -107,7 +118,9 @@ class Run:
     ) -> Step:
         """Count a step and show it. apart_s: seconds for reading the prompt, which isn't part of the step."""
         rows = len(drafted) + 1
-        verify_s = self.costs.verify(rows)
+        self.alike = self.alike + 1 if rows == self.rows else 1
+        self.rows = rows
+        verify_s = self.costs.verify_after(rows, self.alike)
         self.index += 1
         self.now += apart_s + draft_s + verify_s + self.costs.other
         why = self.policy.why
@@ -118,6 +131,7 @@ class Run:
         self.tally.drafted += len(drafted)
         self.tally.accepted += accepted
         self.tally.verified[rows] += 1
+        self.tally.repeated[rows] += self.alike >= SETTLED
         return step
 
 
@@ -196,7 +210,8 @@ def adaptive(
     answers: Iterable[Answer], costs: Costs, greedy: bool, on_step: Callable[[Step], None] | None = None
 ) -> Tally:
     """`-k auto` through all answers in turn, knowing only the costs; `on_step` sees every step."""
-    policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
+    budget = DraftForm.GROWN.budget(plans=costs.repeated is not None)
+    policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy), budget=budget)
     return replay(policy, answers, costs, on_step)
 
 
@@ -326,7 +341,7 @@ class StaticPolicy:
         # Where every batch of the target's goes through the draft model first, its own passes are over one token each.
         again = sum(times * costs.draft(n) for n, times in tally.verified.items()) if self.rereads else 0.0
         drafting = sum(times * costs.draft(n if n == 2 and not self.rereads else 1) for n, times in tally.read.items())
-        return sum(times * costs.verify(n) for n, times in tally.verified.items()) + again + drafting
+        return tally.verify_s(costs) + again + drafting
 
 
 @dataclass(frozen=True, slots=True)

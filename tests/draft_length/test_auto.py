@@ -103,7 +103,7 @@ def costs_of(name):
 
 @pytest.mark.parametrize(
     ("name", "least", "worst"),
-    [("faster", 0.93, 0.95), ("rtx-4090", 0.93, 0.95), ("laptop-8core", 0.93, 0.95), ("h200", 0.77, 0.945)],
+    [("faster", 0.93, 0.95), ("rtx-4090", 0.93, 0.95), ("laptop-8core", 0.93, 0.95), ("h200", 0.76, 0.945)],
 )
 def test_adapts_within_thirty_tokens_of_a_change(name, least, worst):
     """From 30 tokens after a change on, it is nearly as fast as one that has seen no other kind of text, unless drafts
@@ -142,8 +142,8 @@ def test_where_a_gpu_replays_passes_all_drafts_are_as_long(cheaper):
     """If it turns out that it doesn't, they end where they are unsure, as elsewhere."""
     rng = random.Random(3)
     text = answer([(rng.uniform(0.35, 0.95), rng.random() < 0.65) for _ in range(600)])
-    known = replace(REPLAYS, verify=Curve({1: REPLAYS.verify(1), **REPLAYED.points}))
-    lengths = drafted(auto(REPLAYS, greedy=False), known if cheaper else REPLAYS, text)
+    costs = REPLAYS if cheaper else replace(REPLAYS, repeated=None)
+    lengths = drafted(auto(REPLAYS, greedy=False), costs, text)
     alike = sum(length == before > 0 for before, length in itertools.pairwise(lengths)) / len(lengths)
     assert alike > 0.8 if cheaper else alike < 0.2
 
@@ -156,6 +156,7 @@ def test_with_one_confidence_the_best_plan_has_one_length(rate):
     assert steady.throughput == pytest.approx(best.throughput, rel=0.02) and steady.alone == best.alone
     assert steady.drafts is best.drafts is (rate > 0.1) and steady.gain == pytest.approx(best.gain, abs=2e-4)
     assert len(steady.add) == LONGEST and [*map(bool, steady.add)] == sorted(map(bool, steady.add))
+    assert len(solve_steady(rate, verify, 0.0013, 0.0001, 2).add) == 2
 
 
 def test_passes_like_those_before_them_have_costs_of_their_own():

@@ -31,6 +31,15 @@ def test_a_replay_is_the_arithmetic_of_its_passes():
     assert (tally.tokens, tally.drafted, tally.accepted) == (7, 4, 4)
 
 
+def test_the_third_pass_of_a_size_costs_what_repeated_ones_do():
+    costs, steps = replace(COSTS, repeated=Curve({3: 11.0})), []
+    tally = replay(FixedLength(2), [replace(ANSWER, accepted=(False,) * 7, after_rejection=((0.5,) * 7,) * 7)], costs)
+    assert tally.verified == {3: 5, 2: 1, 1: 1} and +tally.repeated == {3: 3}
+    assert tally.verify_s(costs) == 2 * 13.0 + 3 * 11.0 + 12.0 + 10.0
+    replay(FixedLength(2), [ANSWER, ANSWER], costs, steps.append)
+    assert [step.verify_s for step in steps] == [13.0, 13.0, 10.0] * 2, "never three in a row"
+
+
 def test_after_a_wrong_token_the_draft_goes_on_in_vain():
     steps = []
     replay(FixedLength(4, 0.45), [ANSWER], COSTS, steps.append)
