@@ -20,7 +20,8 @@ class Entry:
     sizes: dict[int, float] = field(default_factory=dict)
 
 
-ENTRY = Entry("a", 3, Costs(Curve({4: 0.5, 1: 0.25}), Curve({1: 0.125}), 0.5), {16: 0.5})
+COSTS = Costs(Curve({4: 0.5, 1: 0.25}), Curve({1: 0.125}), 0.5)
+ENTRY = Entry("a", 3, COSTS, {16: 0.5})
 
 
 @pytest.fixture
@@ -45,8 +46,9 @@ def test_what_is_kept_comes_back(store):
         },
         "sizes": {"16": 0.5},
     }
-    store.save("a", replace(ENTRY, count=4))
-    assert store.load("a").count == 4 and len(list(path.parent.iterdir())) == 2
+    replayed = replace(COSTS, repeated=Curve({1: 0.25, 3: 0.375}))
+    store.save("a", replace(ENTRY, count=4, costs=replayed))
+    assert store.load("a") == Entry("a", 4, replayed, {16: 0.5}) and len(list(path.parent.iterdir())) == 2
 
 
 def test_a_killed_writer_leaves_the_old_file(store, monkeypatch):

@@ -68,6 +68,6 @@ class Costs:
 
     def verify_after(self, n: int, alike: int) -> float:
         """Seconds to verify n tokens where the latest `alike` passes, this one included, have as many."""
-        if self.repeated is None or alike < SETTLED or not 1 < n <= max(self.repeated.points):
+        if self.repeated is None or alike < SETTLED or n > max(self.repeated.points):
             return self.verify(n)
         return self.repeated(n)

@@ -30,11 +30,10 @@ gained more steps than may be lost at first.
 _HANDS_OVER = 0.8
 """A draft continues in a known passage if that promises at least this share of what the draft model promises. With 1,
 edits by Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
-_STEADY, _SURE = 1.04, 0.8
-"""What drafts of one length must promise, relative to those that end where they are unsure, and the acceptance from
-which that isn't believed: sure drafts come in runs, and long ones gain more than a plan promises. On an H200, with 1.02
-or 1.07, 0.992; with edits by Qwen2.5-Coder at any acceptance, 0.96; without drafts of one length, 0.984, and the bundled
-pair at temperature 0.8 at 1.03 instead of 1.12 of the target.
+_SURE = 0.8
+"""The acceptance from which drafts of one length aren't considered: sure drafts come in runs, and long ones gain more
+than a plan promises. With an H200's costs, and no such limit, 0.997 (edits by Qwen2.5-Coder: 0.99); without drafts of
+one length, 0.989, and the bundled pair at temperature 0.8 at 1.03 to 1.07 of the target instead of 1.06 to 1.11.
 """
 _READS_AHEAD, _BESIDE = 0.4, 0.75
 """The probability from which a token is read while the target verifies, and the share of that pass that such reading
@@ -78,8 +77,9 @@ class AutoLength(LengthPolicy):
         self._unread, self._apart, self._forced = 1, 0, 0
         """Tokens that the draft model has not read, the pending one included; how many of them it reads before the
         clock of the first draft starts: the prompt; the forced tokens at the end of the last step."""
-        self._drafts, self._drafted, self._follows = 0, False, 1.0
-        """Drafts so far; whether the last step had one; and the share of them that were followed by another."""
+        self._drafts, self._drafted, self._follows, self._lacks = 0, False, 1.0, 0.0
+        """Drafts so far; whether the last step had one; the share of them that were followed by another; and of those
+        that were accepted as a whole, the share after which the draft model still had to read the last token."""
         self._plan = self._planned(throughput=0.0, rounds=20)
         self._wait, self._pause = 0, _FIRST_PAUSE
         """Steps until the next plan, and from that to the one after it."""
@@ -212,6 +212,8 @@ class AutoLength(LengthPolicy):
         saved, known = self._saved
         read = 1 if saved else max(self._unread - self._apart - known, 1)
         costs.observe(step, read, max(passes - saved, 0), self._beside)
+        if passes and self._unread - self._apart == 2:
+            self._lacks += _FOLLOWED * ((read > 1) - self._lacks)
         self._note_draft(bool(drafted))
         if not drafted and not passes:
             self._fall_behind(1 + step.forced)
@@ -299,7 +301,7 @@ class AutoLength(LengthPolicy):
         self._typical = sum(rate * share for rate, share in zip(rates, calibration.seen, strict=True))
         plan = solve(rates, calibration.seen, verify, costs.draft(), costs.other, throughput, rounds)
         if self._typical < _SURE and (repeated := costs.repeated(self._follows**2)):
-            steady = solve_steady(self._typical, repeated, costs.draft(), costs.other, costs.longest)
-            if steady.throughput > _STEADY * plan.throughput:
-                return steady
+            draft, last = costs.draft(), self._lacks * (costs.draft(2) - costs.draft())
+            steady = solve_steady(self._typical, repeated, draft, last, costs.other, costs.longest)
+            plan = max(plan, steady, key=lambda each: each.throughput)
         return plan

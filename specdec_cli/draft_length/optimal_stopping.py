@@ -75,16 +75,17 @@ def solve(
     return Plan(add, look, guess, alone, max(tokens / alone - seconds - other, 0.0))
 
 
-def solve_steady(rate: float, verify: Sequence[float], draft: float, other: float, longest: int) -> Plan:
+def solve_steady(rate: float, verify: Sequence[float], draft: float, last: float, other: float, longest: int) -> Plan:
     """The best plan that drafts as many tokens in each step, whatever their confidence: a GPU replays passes of the
-    size before them. rate: a token's acceptance, on average. verify, draft, other: as in `solve`; longest: of its plan.
+    size before them. rate: a token's acceptance, on average. verify, draft, other: as in `solve`. last: seconds to read
+    the last token of a draft that was accepted as a whole. longest: of the plan that `solve` would make.
     """
     alone = 1.0 / (verify[1] + other)
     tokens, chance, best = 1.0, 1.0, (alone, 0, 0.0)
     for count in range(1, min(len(verify) - 2, longest) + 1):
         chance *= rate
         tokens += chance
-        seconds = verify[count + 1] + count * draft + other
+        seconds = verify[count + 1] + count * draft + chance * last + other
         best = max(best, (tokens / seconds, count, tokens / alone - seconds))
     throughput, count, gain = best
     thresholds = [0.0] * count + [_NEVER] * (longest - count)

@@ -37,7 +37,8 @@ class Hardware:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for key, points in (("verify_ms", self.verify_ms), ("draft_ms", self.draft_ms)):
+        curves = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms, "repeated_ms": self.repeated_ms or {1: 1}}
+        for key, points in curves.items():
             if 1 not in points:
                 raise ValueError(f"{key} has no value for a pass over one token")
 

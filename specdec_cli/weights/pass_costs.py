@@ -22,7 +22,7 @@ from specdec_cli.user_files import cache_dir
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17, 32)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
-_REPEATED_SIZES, _REPEATED_S = (3, 2, 4, 5), 0.15
+_REPEATED_SIZES, _REPEATED_S = (1, 3, 2, 4, 5), 0.15
 _NEWS = 0.1
 """The difference, in log seconds, from which a run's time replaces a saved one."""
 VERIFY_S, DRAFT_S = 0.25, 0.1
@@ -103,7 +103,7 @@ class PassCosts:
         if not self._context.passes.model.on_gpu or one_s > _REPEATED_S / 10:
             return None
         if not self._saved.repeated:
-            self._add(repeated=self._timed(text, _REPEATED_SIZES, 1, _REPEATED_S, 1, repeated=True))
+            self._add(repeated=self._timed(text, _REPEATED_SIZES, 2, _REPEATED_S, 1, repeated=True))
         return Curve(self._saved.repeated)
 
     def draft(self, text: Sequence[int], budget_s: float = DRAFT_S) -> Curve:

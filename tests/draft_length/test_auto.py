@@ -26,7 +26,7 @@ from specdec_cli.draft_length.optimal_stopping import solve, solve_steady
 from specdec_cli.measure import hardware
 from specdec_cli.measure.simulate import Answer, alone, replay
 
-REPLAYED = Curve({2: 0.0045, 3: 0.0047, 4: 0.0050, 5: 0.0059})
+REPLAYED = Curve({1: 0.0041, 2: 0.0045, 3: 0.0047, 4: 0.0050, 5: 0.0059})
 REPLAYS = Costs(Curve({1: 0.0041, 2: 0.0058, 3: 0.0064, 4: 0.0068, 17: 0.0110}), Curve({1: 0.0013}), repeated=REPLAYED)
 """A GPU that plans passes anew and replays those of one size."""
 
@@ -103,7 +103,7 @@ def costs_of(name):
 
 @pytest.mark.parametrize(
     ("name", "least", "worst"),
-    [("faster", 0.93, 0.95), ("rtx-4090", 0.93, 0.95), ("laptop-8core", 0.93, 0.95), ("h200", 0.76, 0.945)],
+    [("faster", 0.93, 0.95), ("rtx-4090", 0.93, 0.95), ("laptop-8core", 0.93, 0.95), ("h200", 0.76, 0.94)],
 )
 def test_adapts_within_thirty_tokens_of_a_change(name, least, worst):
     """From 30 tokens after a change on, it is nearly as fast as one that has seen no other kind of text, unless drafts
@@ -151,12 +151,13 @@ def test_where_a_gpu_replays_passes_all_drafts_are_as_long(cheaper):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.65, 0.9])
 def test_with_one_confidence_the_best_plan_has_one_length(rate):
     verify = [0.0, REPLAYS.verify(1), *map(REPLAYED, range(2, 6))]
-    steady = solve_steady(rate, verify, 0.0013, 0.0001, LONGEST)
+    steady = solve_steady(rate, verify, 0.0013, 0.0, 0.0001, LONGEST)
     best = solve([rate], [1.0], verify, 0.0013, 0.0001, 0.0, rounds=20)
     assert steady.throughput == pytest.approx(best.throughput, rel=0.02) and steady.alone == best.alone
     assert steady.drafts is best.drafts is (rate > 0.1) and steady.gain == pytest.approx(best.gain, abs=2e-4)
     assert len(steady.add) == LONGEST and [*map(bool, steady.add)] == sorted(map(bool, steady.add))
-    assert len(solve_steady(rate, verify, 0.0013, 0.0001, 2).add) == 2
+    assert len(solve_steady(rate, verify, 0.0013, 0.0, 0.0001, 2).add) == 2
+    assert solve_steady(rate, verify, 0.0013, 0.002, 0.0001, LONGEST).gain <= steady.gain
 
 
 def test_passes_like_those_before_them_have_costs_of_their_own():

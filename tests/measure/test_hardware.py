@@ -34,7 +34,7 @@ def write(folder, **changes):
 def test_what_repeated_passes_take_need_not_be_known(folder):
     write(folder)
     assert hardware.load("mine").costs.repeated is None
-    write(folder, repeated_ms="{3: 24, 5: 27}")
+    write(folder, repeated_ms="{1: 20, 3: 24, 5: 27}")
     costs = hardware.load("mine").costs
     assert [costs.verify_after(3, alike) for alike in (2, 3)] == [pytest.approx(0.024), 0.024]
     assert costs.verify_after(6, 9) == costs.verify(6) and costs.verify_after(1, 9) == 0.02

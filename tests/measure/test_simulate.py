@@ -32,7 +32,7 @@ def test_a_replay_is_the_arithmetic_of_its_passes():
 
 
 def test_the_third_pass_of_a_size_costs_what_repeated_ones_do():
-    costs, steps = replace(COSTS, repeated=Curve({3: 11.0})), []
+    costs, steps = replace(COSTS, repeated=Curve({1: 10.0, 3: 11.0})), []
     tally = replay(FixedLength(2), [replace(ANSWER, accepted=(False,) * 7, after_rejection=((0.5,) * 7,) * 7)], costs)
     assert tally.verified == {3: 5, 2: 1, 1: 1} and +tally.repeated == {3: 3}
     assert tally.verify_s(costs) == 2 * 13.0 + 3 * 11.0 + 12.0 + 10.0
