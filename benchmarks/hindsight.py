@@ -133,6 +133,7 @@ def shares(answers: Sequence[Answer], costs: Costs, greedy: bool) -> Shares:
         seconds = costs.verify(rows + unused) - costs.verify(rows) + unused * costs.draft(1)
         lost[step.why == LengthReason.TRIAL] += seconds if unused else 0.0  # type: ignore[assignment]
 
+    costs = replace(costs, repeated=None)  # the clairvoyant doesn't know that repeated passes cost less
     policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
     tally = replay(policy, answers, costs, on_step)
     tokens = tally.tokens

@@ -56,8 +56,8 @@ class Curve:
 class Costs:
     """Seconds of the parts of a step. verify: a target pass over n tokens that reads every row of logits. draft: a
     draft model pass over n tokens that reads one row. other: everything else, per step. singly: whether the draft model
-    reads two tokens in two passes. repeated: a target pass that is as wide as the two before it, where a GPU replays
-    these; None where that makes no difference.
+    reads two tokens in two passes. repeated: a target pass of the same size as the two before it, where a GPU replays
+    such passes; None where that makes no difference.
     """
 
     verify: Curve
@@ -67,7 +67,7 @@ class Costs:
     repeated: Curve | None = None
 
     def verify_after(self, n: int, alike: int) -> float:
-        """Seconds to verify n tokens where the latest `alike` passes, this one included, have as many."""
-        if self.repeated is None or alike < SETTLED or n > max(self.repeated.points):
+        """Seconds to verify n tokens if the latest `alike` passes, this one included, have that many."""
+        if self.repeated is None or alike < SETTLED or not 1 < n <= max(self.repeated.points):
             return self.verify(n)
         return self.repeated(n)

@@ -32,8 +32,8 @@ _HANDS_OVER = 0.8
 edits by Qwen2.5-Coder run at 0.97; with 0.6, at 1.01, and other texts with the costs of AMX at 0.98."""
 _SURE = 0.8
 """The acceptance from which drafts of one length aren't considered: sure drafts come in runs, and long ones gain more
-than a plan promises. With an H200's costs, and no such limit, 0.997 (edits by Qwen2.5-Coder: 0.99); without drafts of
-one length, 0.989, and the bundled pair at temperature 0.8 at 1.03 to 1.07 of the target instead of 1.06 to 1.11.
+than a plan promises. With an H200's costs, such drafts are worth 1% to 2% (3% to 9% for the bundled pair at temperature
+0.8); without this limit, edits by Qwen2.5-Coder lose 2%.
 """
 _READS_AHEAD, _BESIDE = 0.4, 0.75
 """The probability from which a token is read while the target verifies, and the share of that pass that such reading
@@ -47,7 +47,7 @@ class AutoLength(LengthPolicy):
     """Drafts as many tokens as pay in each step, possibly none.
 
     A plan says when to draft on: `optimal_stopping` makes it from what passes cost and what the draft's confidence is
-    worth. Where passes of one size cost less, the plan may be to draft as many tokens in each step.
+    worth. Where repeated passes cost less, the plan may be to draft the same number of tokens in each step.
 
     A budget says what drafts may lose, and how hopeful the plan is: while much is left, drafting is also tried
     where it only might pay. Where the plan is not to draft, the draft model falls behind the text. From time to time,
@@ -77,10 +77,14 @@ class AutoLength(LengthPolicy):
         self._unread, self._apart, self._forced = 1, 0, 0
         """Tokens that the draft model has not read, the pending one included; how many of them it reads before the
         clock of the first draft starts: the prompt; the forced tokens at the end of the last step."""
-        self._drafts, self._drafted, self._follows, self._lacks = 0, False, 1.0, 0.0
-        """Drafts so far; whether the last step had one; the share of them that were followed by another; and of those
-        that were accepted as a whole, the share after which the draft model still had to read the last token."""
-        self._plan = self._planned(throughput=0.0, rounds=20)
+        self._whole, self._lacks = False, 0.0
+        """Whether the last draft was accepted as a whole, and after what share of such drafts the draft model still had
+        to read the last token."""
+        self._drafts, self._drafted, self._follows = 0, False, 1.0
+        """Drafts so far; whether the last step had one; and the share of them that were followed by another."""
+        self._throughput = 0.0
+        """What the latest plan by confidence promises."""
+        self._plan = self._planned(rounds=20)
         self._wait, self._pause = 0, _FIRST_PAUSE
         """Steps until the next plan, and from that to the one after it."""
         # Of the draft in hand:
@@ -95,6 +99,7 @@ class AutoLength(LengthPolicy):
 
     def begin(self, unread: int, read_apart: bool = True) -> None:
         self._costs.skip()
+        self._whole = False
         if self._idle >= self._patience:
             self._look_again()
         self._unread, self._forced, self._most_room = unread + 1, 0, 0
@@ -212,8 +217,9 @@ class AutoLength(LengthPolicy):
         saved, known = self._saved
         read = 1 if saved else max(self._unread - self._apart - known, 1)
         costs.observe(step, read, max(passes - saved, 0), self._beside)
-        if passes and self._unread - self._apart == 2:
+        if passes and self._whole:
             self._lacks += _FOLLOWED * ((read > 1) - self._lacks)
+        self._whole = accepted == drafted > 0
         self._note_draft(bool(drafted))
         if not drafted and not passes:
             self._fall_behind(1 + step.forced)
@@ -286,22 +292,24 @@ class AutoLength(LengthPolicy):
         return tokens
 
     def _replan(self) -> None:
-        drafted = self._plan.drafts
-        self._plan = self._planned(self._plan.throughput, rounds=1)
-        changed = self._taught or self._plan.drafts != drafted
+        before = self._plan
+        self._plan = self._planned(rounds=1)
+        kinds = ((plan.drafts, plan.steady) for plan in (before, self._plan))
+        changed = self._taught or len({*kinds}) > 1
         longest = _HORIZON if self._plan.drafts else _LONGEST_REST
         self._pause = _FIRST_PAUSE if changed else min(2 * self._pause, longest)
         self._wait = self._pause
 
-    def _planned(self, throughput: float, rounds: int) -> Plan:
+    def _planned(self, rounds: int) -> Plan:
         costs, calibration = self._costs, self._calibration
         self._hope, self._left_at_plan, self._answers = self._budget.hope, self._budget.left, costs.load.answers
         verify = [costs.verify(max(n, 1)) for n in range(costs.longest + 2)]
         rates = calibration.rates(self._hope)
         self._typical = sum(rate * share for rate, share in zip(rates, calibration.seen, strict=True))
-        plan = solve(rates, calibration.seen, verify, costs.draft(), costs.other, throughput, rounds)
+        plan = solve(rates, calibration.seen, verify, costs.draft(), costs.other, self._throughput, rounds)
+        self._throughput = plan.throughput
         if self._typical < _SURE and (repeated := costs.repeated(self._follows**2)):
             draft, last = costs.draft(), self._lacks * (costs.draft(2) - costs.draft())
-            steady = solve_steady(self._typical, repeated, draft, last, costs.other, costs.longest)
+            steady = solve_steady(plan, self._typical, repeated, draft, last, costs.other)
             plan = max(plan, steady, key=lambda each: each.throughput)
         return plan

@@ -151,7 +151,7 @@ class CostModel:
         self._singly = costs.singly
         self._repeated = LiveCurve(costs.repeated) if costs.repeated else None
         self._rows, self._alike = 0, 0
-        """Tokens of the latest pass of the target, and how many in a row had as many."""
+        """Tokens of the latest pass of the target, and how many passes in a row had that many."""
         self._probe = BaselineProbe(SETTLED)
         self._plain = SETTLED
         """Steps without a draft until now, one after the other; their cost counts once they are SETTLED."""
@@ -212,7 +212,7 @@ class CostModel:
         self._rows = rows
         if seconds > 0 and not beside and (rows > 1 or self._plain >= SETTLED):
             curves = [self._verify, *filter(None, [self._repeated])]
-            if rows > 1 and self._alike >= SETTLED:
+            if self._repeated and 1 < rows <= max(self._repeated.points) and self._alike >= SETTLED:
                 curves.reverse()
             factor = curves[0].observe(rows, seconds)
             for curve in curves[1:]:

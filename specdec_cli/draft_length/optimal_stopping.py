@@ -44,6 +44,11 @@ class Plan:
         return self.look[0] <= 1.0
 
     @property
+    def steady(self) -> bool:
+        """Whether all drafts have one length."""
+        return self.add[0] == 0.0
+
+    @property
     def speedup(self) -> float:
         return self.throughput / self.alone
 
@@ -75,21 +80,21 @@ def solve(
     return Plan(add, look, guess, alone, max(tokens / alone - seconds - other, 0.0))
 
 
-def solve_steady(rate: float, verify: Sequence[float], draft: float, last: float, other: float, longest: int) -> Plan:
-    """The best plan that drafts as many tokens in each step, whatever their confidence: a GPU replays passes of the
-    size before them. rate: a token's acceptance, on average. verify, draft, other: as in `solve`. last: seconds to read
-    the last token of a draft that was accepted as a whole. longest: of the plan that `solve` would make.
+def solve_steady(plan: Plan, rate: float, verify: Sequence[float], draft: float, last: float, other: float) -> Plan:
+    """The best plan that drafts the same number of tokens in each step, because a GPU replays passes of one size.
+
+    plan: from `solve`. rate: a token's acceptance, on average. verify, draft, other: as in `solve`. last: seconds to
+    read the last token of a draft that was accepted as a whole.
     """
-    alone = 1.0 / (verify[1] + other)
-    tokens, chance, best = 1.0, 1.0, (alone, 0, 0.0)
-    for count in range(1, min(len(verify) - 2, longest) + 1):
+    tokens, chance, best = 1.0, 1.0, (plan.alone, 0, 0.0)
+    for count in range(1, min(len(verify) - 2, len(plan.add)) + 1):
         chance *= rate
         tokens += chance
         seconds = verify[count + 1] + count * draft + chance * last + other
-        best = max(best, (tokens / seconds, count, tokens / alone - seconds))
+        best = max(best, (tokens / seconds, count, tokens / plan.alone - seconds))
     throughput, count, gain = best
-    thresholds = [0.0] * count + [_NEVER] * (longest - count)
-    return Plan(thresholds, thresholds, throughput, alone, gain)
+    thresholds = [0.0] * count + [_NEVER] * (len(plan.add) - count)
+    return Plan(thresholds, thresholds, throughput, plan.alone, gain)
 
 
 def _thresholds(

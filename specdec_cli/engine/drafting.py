@@ -190,4 +190,4 @@ class Drafting:
         if settings.bitwise:
             verify = self._costs.measure_agreement(text).cost(costs.verify, LONGEST + 1)
             return replace(costs, verify=verify, repeated=None)
-        return costs if settings.tree == 1 else replace(costs, repeated=None)
+        return costs if drafters.form(name) is DraftForm.GROWN and settings.tree == 1 else replace(costs, repeated=None)

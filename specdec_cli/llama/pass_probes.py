@@ -43,7 +43,8 @@ def pass_seconds(
     try:
         single = single_pass_s(context, text[0])
         fill = min(len(text), _FILL, int(budget_s / single))
-        settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
+        slow = single > _SLOW * budget_s and not repeated
+        settled, needed_rounds = (1, 1) if slow else (SETTLED, needed_rounds)
         laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled, repeated)
     finally:
         context.passes.on_pass = callback

@@ -23,8 +23,8 @@ _Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7
 class Hardware:
     """A machine with a pair of models, in milliseconds. basis: `measured` by specdec, or `derived` from `source`.
 
-    verify_ms, draft_ms: a pass over so many tokens. repeated_ms: of verify_ms, where the two passes before it have as
-    many; empty where that makes no difference. other_ms: the rest of a step.
+    verify_ms, draft_ms: a pass over so many tokens. repeated_ms: like verify_ms, for a pass of the same size as the two
+    before it; empty where that makes no difference. other_ms: the rest of a step.
     """
 
     name: str

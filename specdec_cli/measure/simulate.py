@@ -69,8 +69,8 @@ _Entry = TypeVar("_Entry", Answer, Text)
 class Tally:
     """A replay in passes, to which any machine's costs can be applied.
 
-    verified[n]: passes of the target over n tokens; repeated[n]: those of them that follow two over as many. read[n]:
-    passes of the draft model over n tokens.
+    verified[n]: passes of the target over n tokens; repeated[n]: those of them that follow two of the same size.
+    read[n]: passes of the draft model over n tokens.
     """
 
     tokens: int = 0
@@ -105,7 +105,7 @@ class Run:
     now: float = 0.0
     rows: int = 0
     alike: int = 0
-    """Tokens of the latest pass of the target, and how many passes in a row had as many."""
+    """Tokens of the latest pass of the target, and how many passes in a row had that many."""
 
     def step(
         self,
@@ -297,7 +297,7 @@ def verdict(
 
 def _remedies(overall: Prediction, answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[str]:
     """The changes that would make a difference, computed one at a time."""
-    flat = replace(costs, verify=Curve({1: costs.verify(1)}))
+    flat = replace(costs, verify=Curve({1: costs.verify(1)}), repeated=None)
     gpu = "a machine on which verifying several tokens takes no longer than one (nearly so for large models on GPUs)"
     helpful = []
     for what, texts, prices in (

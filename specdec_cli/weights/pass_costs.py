@@ -97,14 +97,15 @@ class PassCosts:
         return Curve(self._saved.verify)
 
     def repeated(self, text: Sequence[int], one_s: float) -> Curve | None:
-        """Seconds of the target's passes over a few tokens, as wide as the two before them. None where that makes
-        little difference: on CPUs, and where a pass over one token, of `one_s` seconds, takes long.
+        """Seconds of the target's passes over a few tokens, of the same size as the two before them, if one over a
+        single token takes `one_s` seconds. None where that makes little difference: on CPUs, and if passes take long.
         """
         if not self._context.passes.model.on_gpu or one_s > _REPEATED_S / 10:
             return None
         if not self._saved.repeated:
             self._add(repeated=self._timed(text, _REPEATED_SIZES, 2, _REPEATED_S, 1, repeated=True))
-        return Curve(self._saved.repeated)
+        then = self._saved.repeated
+        return Curve({n: seconds * one_s / then[1] for n, seconds in then.items()})
 
     def draft(self, text: Sequence[int], budget_s: float = DRAFT_S) -> Curve:
         """Seconds of a draft model's passes over n tokens, with one row of logits."""
@@ -187,7 +188,7 @@ class TimingKey:
 @dataclass(frozen=True, slots=True)
 class SavedCosts:
     """Seconds of a pass over n tokens: verify, with all rows of logits; draft, with one row; repeated, like verify, and
-    as wide as the two passes before it.
+    of the same size as the two passes before it.
     """
 
     verify: Points = field(default_factory=dict)

@@ -80,7 +80,7 @@ def test_auto_keeps_up_with_the_best_static_setting_of_each_cell(cells):
     """That setting is chosen with hindsight among 65; auto knows nothing at first but the costs."""
     ratios = [cell.auto / cell.best for cell in cells]
     under = Counter(cell.machine for cell in cells if cell.auto < 0.99 * cell.best)
-    assert min(ratios) >= 0.84 and under.pop("h200") <= 6 and under.total() <= 8, sorted(ratios)[:5]
+    assert min(ratios) >= 0.84 and under.pop("h200") <= 5 and under.total() <= 8, sorted(ratios)[:5]
     assert geometric_mean(ratios) >= 1.008
 
 

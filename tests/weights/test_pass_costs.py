@@ -28,7 +28,7 @@ class Context:
 def opened(monkeypatch):
     """Opens the costs anew, with what was timed and noted so far."""
     timed, notes = [], []
-    monkeypatch.setattr(costing, "pass_seconds", lambda *_, **__: timed.append(1) or dict(PASSES))
+    monkeypatch.setattr(costing, "pass_seconds", lambda *given, **_: timed.append(given) or dict(PASSES))
 
     def make():
         costs = PassCosts(TARGET, Context(), -1, notes.append)
@@ -86,10 +86,13 @@ def test_repeated_passes_are_timed_where_a_gpu_replays_them(opened, monkeypatch)
     monkeypatch.setattr(Context.passes.model, "on_gpu", True)
     first = opened()
     assert first.repeated([1], 0.02) is None and first.timed == [], "planning is a small part of a long pass"
-    assert first.repeated([1], 0.004).points == PASSES
+    assert first.repeated([1], 0.02 / 5).points == pytest.approx({n: s / 5 for n, s in PASSES.items()})
+    assert first.timed[0][-1] is True and first.timed[0][2][0] == 1
     first.keep()
     again = opened()
-    assert again.repeated([1], 0.004).points == PASSES and len(again.timed) == 1
+    assert again.repeated([1], 0.01).points[2] == pytest.approx(0.015) and len(again.timed) == 1, (
+        "passes take longer now"
+    )
 
 
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
