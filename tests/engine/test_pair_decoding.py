@@ -6,17 +6,20 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
+from driver import DEMO
 from engines import open_session
 from fakes import tokens_of
 from prompts import PROMPTS
 from timed import FLAT, STEEP, scaled
 
+from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, LengthPolicy, Step, Token
 from specdec_cli.draft_length.auto import AutoLength
 from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.engine import drafting
 from specdec_cli.engine.baseline import paired_speeds
 from specdec_cli.engine.generation_result import GenerationResult
 from specdec_cli.engine.session import to_json
@@ -124,6 +127,20 @@ def test_a_draft_model_that_reads_on_while_the_target_verifies_changes_no_word(m
             assert events[-1].notes == ()
             same += identical
     assert same >= 5 and sum(saved) >= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [({}, True), ({"tree": 2}, False), ({"drafter": "medusa", "draft": str(DEMO / "medusa.gguf")}, False)],
+)
+def test_what_repeated_passes_take_is_known_to_chains_of_a_draft_model(monkeypatch, options, known):
+    repeated = Curve({1: 0.001, 3: 0.0012})
+    monkeypatch.setattr("specdec_cli.weights.pass_costs.PassCosts.repeated", lambda self, text, one_s: repeated)
+    given, made = [], drafting.CostModel
+    monkeypatch.setattr(drafting, "CostModel", lambda costs, *others: given.append(costs) or made(costs, *others))
+    with open_session(draft_tokens="auto", max_tokens=4, **options) as session:
+        tokens_of(session.events(session.tokenize("x = ", raw=True), seed=0))
+    assert [costs.repeated for costs in given] == [repeated if known else None]
 
 
 def test_the_same_seed_gives_the_same_rejection_sample_of_as_many_tokens_as_asked_for():
