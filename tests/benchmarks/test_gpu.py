@@ -47,7 +47,7 @@ def test_what_the_other_machine_has_is_not_needed():
 
 
 def a_curve(model, context, ms):
-    orders = [{"order": [4, 5], "ms": [1.5, 2.5]}]
+    orders = [{"order": order, "ms": ms} for order, ms in (([4, 5], [1.5, 2.5]), ([1], [4.5]), ([5], [6.0]))]
     return {"model": model, "context": context, **curves.summary(ms), "planning": orders}
 
 
@@ -73,6 +73,7 @@ def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
     assert (found.basis, found.description) == ("measured", "a card; big with small as draft")
     assert "256 tokens in the cache" in found.source and "1 to 2 laps" in found.source
     assert found.costs.verify.points == pytest.approx({1: 0.005, 2: 0.0055, 8: 0.0079, 9: 0.0079})
+    assert found.costs.repeated.points == pytest.approx({1: 0.0045, 5: 0.006})
     assert found.costs.draft.points == pytest.approx({1: 0.001, 2: 0.0011, 512: 0.01})
     assert "other_ms: 0.12\n" in text
     assert "other_ms" not in curves.hardware_yaml(MEASURED)

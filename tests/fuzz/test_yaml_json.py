@@ -13,7 +13,7 @@ PROFILE = [
     *("target", "draft", "description", "why", "licence", "gated", "download_gb", "memory_gb", "fits_gb", "settings"),
     *("sources", "verified", "name", "folder"),
 ]
-HARDWARE = ["basis", "verify_ms", "draft_ms", "other_ms", "description", "source", "name"]
+HARDWARE = ["basis", "verify_ms", "repeated_ms", "draft_ms", "other_ms", "description", "source", "name"]
 MACHINE = "basis: derived\nverify_ms: {1: 20, 4: 23}\ndraft_ms: {1: 1, 8: 3}\n"
 ENTRY = ["prompt", "id", "category", "turns", "task_id", "question_id"]
 SCALARS = [
