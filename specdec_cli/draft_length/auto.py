@@ -257,6 +257,7 @@ class AutoLength(LengthPolicy):
 
     def _fall_behind(self, tokens: int) -> None:
         """So many tokens came without the draft model."""
+        self._whole = False
         self._unread += tokens
         self._idle += tokens
         self._budget.wait(tokens)
