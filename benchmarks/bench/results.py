@@ -129,6 +129,7 @@ def this_machine() -> Machine:
     versions = {"specdec": __version__, "python": platform.python_version(), **library.versions()}
     memory = round((host.total_memory() or 0) / 2**30)
     name = ", ".join(device.description for device in library.devices())
+    name = re.sub(r"\((R|TM)\)| Processor\b", "", name)
     return Machine(name, host.physical_cores(), memory, ", ".join(used), versions)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specdec_cli import drafters
-from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length import DraftForm
@@ -105,7 +105,7 @@ def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once:
     alone, speeds = costs.verify(1) + costs.other, {0: 1.0}
     tokens = {k: 1 + sum(overall.by_place[:k]) for k in range(1, len(overall.by_place) + 1)}
     for k, per_pass in (tokens if branches == 1 else {CHAIN * branches: overall.tokens_per_pass}).items():
-        seconds = costs.verify(k + 1) + costs.draft(1) * (1 if at_once else k) + costs.other
+        seconds = costs.verify_after(k + 1, SETTLED) + costs.draft(1) * (1 if at_once else k) + costs.other
         speeds[k] = per_pass * alone / seconds
     best = max(speeds, key=lambda k: speeds[k])
     return ExpectedSpeedup(machine, best, speeds[best])

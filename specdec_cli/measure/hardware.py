@@ -14,7 +14,7 @@ from specdec_cli.user_files import bundled_dir, config_dir, named, read_mapping,
 
 _FIX = (
     "Write basis (measured or derived), and verify_ms and draft_ms as mappings from tokens to milliseconds, starting "
-    "at 1 token: {1: 20, 4: 23}. other_ms is in milliseconds."
+    "at 1 token: {1: 20, 4: 23}; repeated_ms, for a GPU that replays passes, likewise. other_ms is in milliseconds."
 )
 _Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7)]]
 

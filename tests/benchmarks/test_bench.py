@@ -138,8 +138,9 @@ def test_results_are_named_by_the_gpu_and_the_kernels_in_use(monkeypatch):
     monkeypatch.setattr(results.kernels, "verdict", lambda: TriedKernels(True))
     assert results.this_machine().kernels == "CUDA, AMX_INT8, AVX512, AVX2, REPACK"
     assert results.this_machine().title == "a GPU, a GPU, a CPU, CUDA"
-    monkeypatch.setattr(results.library, "devices", lambda: [cpu])
-    assert results.this_machine().title == "a CPU, AMX"
+    xeon = replace(cpu, description="Intel(R) Xeon(R) Processor")
+    monkeypatch.setattr(results.library, "devices", lambda: [xeon])
+    assert results.this_machine().title == "Intel Xeon, AMX"
     monkeypatch.setattr(results.kernels, "verdict", lambda: TriedKernels(False, "crashed"))
     assert results.this_machine().kernels == "AVX512, AVX2"
 

@@ -13,6 +13,7 @@ from full_disk import full_disk
 from msgspec import json
 
 from specdec_cli.chat.saved_conversations import CONVERSATIONS, SavedConversation, SavedMessage
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
@@ -217,6 +218,15 @@ def test_another_machine_is_charged_for_this_draft(session, prompts, monkeypatch
     making.draft_figures(settings, prompts, ("rtx-4090",), Interrupt())
     here, there = shares
     assert there == pytest.approx(here)
+
+
+def test_drafts_of_one_length_cost_repeated_passes_on_another_machine():
+    accepted = making.CategoryAcceptance("all", 1, 10, (0.8, 0.6, 0.4, 0.3), 3.1)
+    costs = Costs(Curve({1: 4.0, 5: 8.0}), Curve({1: 1.0}))
+    replays = replace(costs, repeated=Curve({1: 4.0, 5: 5.0}))
+    varying, steady = (making._expected("there", accepted, 1, False, each) for each in (costs, replays))
+    assert varying.speedup == pytest.approx(1.8 / (5 + 1) * 4)
+    assert (steady.draft_tokens, steady.speedup) == (2, pytest.approx(2.4 / (4.5 + 2) * 4))
 
 
 @pytest.fixture
