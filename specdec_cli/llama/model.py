@@ -17,6 +17,7 @@ from specdec_cli.llama import computing, library, placing, rpc
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.computing import Call
+from specdec_cli.llama.huge_pages import NewMemory
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.remote_calls import PATIENCE_S, RemoteCalls
@@ -99,8 +100,10 @@ class Model:
 
     def _loaded(self, path: Path, params: Any, interrupt: Interrupt) -> Any:
         """llama.cpp's own model."""
+        memory = NewMemory()
 
         def progress(_done: float, _user: object) -> bool:
+            memory.use_huge_pages()  # at the first call, it's allocated and still empty
             if self.remote:
                 self.remote.alive()
             return not interrupt.is_set()

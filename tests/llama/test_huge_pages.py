@@ -1,0 +1,80 @@
+"""Weights ask for huge pages, where the system gives them only to those who ask."""
+
+import mmap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from driver import TARGET
+
+from specdec_cli.llama import huge_pages, library, model
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
+
+
+def allocate(count):
+    return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def asking():
+    """Bytes of this process's mappings that ask for huge pages."""
+    size = total = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.startswith("Size:"):
+            size = 1024 * int(line.split()[1])
+        total += size if line.startswith("VmFlags:") and "hg" in line.split() else 0
+    return total
+
+
+@pytest.fixture(params=["always [madvise] never"])
+def setting(request, tmp_path, monkeypatch):
+    path = tmp_path / "enabled"
+    path.write_text(request.param)
+    monkeypatch.setattr(huge_pages, "_SETTING", path)
+
+
+@pytest.mark.usefixtures("setting")
+def test_new_large_memory_asks_once():
+    with allocate(1 << 26):
+        memory, before = huge_pages.NewMemory(), asking()
+        with allocate(1 << 26), allocate(1 << 20):
+            memory.use_huge_pages()
+            assert asking() - before >= 1 << 26
+            more = asking()
+            with allocate(1 << 27):
+                memory.use_huge_pages()
+                assert asking() == more
+
+
+@pytest.mark.usefixtures("setting")
+@pytest.mark.parametrize("setting", ["[always] madvise never", "always madvise [never]"], indirect=True)
+def test_nobody_asks_where_it_makes_no_difference():
+    memory, before = huge_pages.NewMemory(), asking()
+    with allocate(1 << 26):
+        memory.use_huge_pages()
+        assert asking() == before
+
+
+def test_a_system_without_huge_pages_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(huge_pages, "_SETTING", tmp_path / "missing")
+    monkeypatch.setattr(huge_pages, "_MAPPINGS", tmp_path / "missing, too")
+    huge_pages.NewMemory().use_huge_pages()
+
+
+@pytest.mark.usefixtures("setting")
+def test_weights_ask_after_they_are_allocated_and_before_they_are_read(monkeypatch):
+    found = []
+
+    class Memory(huge_pages.NewMemory):
+        def use_huge_pages(self):
+            found.append(len(huge_pages._large() - (self._old or set())))
+            super().use_huge_pages()
+
+    monkeypatch.setattr(huge_pages, "_LEAST", 1 << 20)
+    monkeypatch.setattr(model, "NewMemory", Memory)
+    before = asking()
+    with closing(Model(TARGET, Placement(devices=()), Interrupt())):
+        assert found
+        if "REPACK = 1" in library.build_flags():  # otherwise, weights stay in the file's pages
+            assert found[0] and asking() - before >= 1 << 20
