@@ -41,7 +41,8 @@ _CURVES = {
     "AMD EPYC, AVX-512": {
         "SmolLM2 135M": ("smollm2-135m", "epyc-2core-smollm2"),
         "Qwen2.5-Coder 1.5B": ("qwen2.5-coder", "epyc-2core-qwen-coder"),
-    }
+    },
+    "Intel Xeon, AMX": {"Qwen2.5-Coder 1.5B": ("qwen2.5-coder", "xeon-amx-2core")},
 }
 """By machine and model, the folder of its recordings and its cost curve."""
 _SEARCH = Curve({1: 15e-6})
@@ -294,8 +295,9 @@ def simulated(everything: Mapping[str, Results]) -> str:
                     alone = 1 / (costs.verify(1) + costs.other)
                     speed = hindsight.known(NgramDrafter, texts[suite], costs).tokens_per_s(costs) / alone
                     measured = cell.methods[DEFAULT].speed
-                    rows.append([model, suite, str(measured), f"{speed:.2f}x", f"{speed / measured.mean:.2f}"])
-    return markdown(["model", "suite", "measured", "simulated", "ratio"], rows)
+                    figures = [str(measured), f"{speed:.2f}x", f"{speed / measured.mean:.2f}"]
+                    rows.append([found.machine.title, model, suite, *figures])
+    return markdown(["machine", "model", "suite", "measured", "simulated", "ratio"], rows)
 
 
 BLOCKS: dict[str, Callable[[Results], Iterator[str]]] = {

@@ -41,9 +41,13 @@ def _is_asked_for() -> bool:
 
 
 def _large() -> set[tuple[int, int]]:
-    """The addresses of the large private mappings that belong to no file."""
-    found = set()
-    for line in _MAPPINGS.read_text().splitlines():
+    """The addresses of the large private mappings that belong to no file. Raises nothing: llama.cpp calls it."""
+    found: set[tuple[int, int]] = set()
+    try:
+        lines = _MAPPINGS.read_text(errors="replace").splitlines()
+    except OSError:
+        return found
+    for line in lines:
         where, access, _, _, inode, *name = line.split(maxsplit=5)
         start, end = (int(address, 16) for address in where.split("-"))
         if access == "rw-p" and inode == "0" and not name and end - start >= _LEAST:

@@ -35,6 +35,14 @@ def setting(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("setting")
+def test_names_of_mapped_files_may_be_any_bytes(tmp_path, monkeypatch):
+    mappings = tmp_path / "maps"
+    mappings.write_bytes(b"1000-2001000 rw-p 0 00:00 0 \n2001000-4001000 rw-p 0 fe:00 12   /tmp/\xff x\n")
+    monkeypatch.setattr(huge_pages, "_MAPPINGS", mappings)
+    assert huge_pages._large() == {(0x1000, 0x2001000)}
+
+
+@pytest.mark.usefixtures("setting")
 def test_new_large_memory_asks_once():
     with allocate(1 << 26):
         memory, before = huge_pages.NewMemory(), asking()
@@ -56,10 +64,14 @@ def test_nobody_asks_where_it_makes_no_difference():
         assert asking() == before
 
 
-def test_a_system_without_huge_pages_is_not_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(huge_pages, "_SETTING", tmp_path / "missing")
-    monkeypatch.setattr(huge_pages, "_MAPPINGS", tmp_path / "missing, too")
-    huge_pages.NewMemory().use_huge_pages()
+@pytest.mark.usefixtures("setting")
+@pytest.mark.parametrize("missing", ["_SETTING", "_MAPPINGS"])
+def test_a_system_that_does_not_say_is_not_asked(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(huge_pages, missing, tmp_path / "missing")
+    memory, before = huge_pages.NewMemory(), asking()
+    with allocate(1 << 26):
+        memory.use_huge_pages()
+        assert asking() == before
 
 
 @pytest.mark.usefixtures("setting")
