@@ -1,5 +1,6 @@
 """Models in memory: the one place where tests load them and open a pair as the engine does."""
 
+import os
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -70,7 +71,8 @@ def load(tmp_path_factory):
             path = {"target": TARGET, "draft": DRAFT}.get(name, name)
             if "/" not in str(path):
                 path = tiny.write(folder / f"{name}-{noise}.gguf", name, noise=noise)
-            models[key] = Model(path, Placement(0), Interrupt())
+            repacks = os.environ.get("SPECDEC_REPACK") != "0"  # as in sessions, with which contexts are compared
+            models[key] = Model(path, Placement(0), Interrupt(), repacks=repacks)
         return models[key]
 
     yield load
