@@ -17,7 +17,9 @@ _LEAST = 16 << 20
 
 
 class NewMemory:
-    """The memory that this process allocates after this object was made, in large pieces."""
+    """The memory that this process allocates after this object was made, in large pieces. Linux may join such a piece
+    with older memory beside it, which then counts, too.
+    """
 
     def __init__(self) -> None:
         self._old = _large() if _is_asked_for() else None
