@@ -8,12 +8,17 @@ all others, which costs some 30 us a pass.
 `make setup` builds without OpenMP. ggml would then create new threads for each pass, which costs a fifth of a pass of
 half a millisecond, so it gets permanent pools, one for each number of threads. A pool takes one pass at a time. Engines
 take turns, guarded by a lock, which costs no speed.
+
+With AMX, llama.cpp sets up the processor's tiles only once for each thread. PyTorch sets them up in another way, and a
+pass in the same thread would then end the process with an illegal instruction. So once PyTorch has been imported, one
+thread computes for all others here, too.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -77,8 +82,17 @@ def has_openmp() -> bool:
 
 
 @cache
+def _has_amx() -> bool:
+    return "AMX_INT8 = 1" in library.build_flags()
+
+
+def _needs_only_thread() -> bool:
+    return has_openmp() or ("torch" in sys.modules and _has_amx())
+
+
+@cache
 def _only_thread() -> Worker:
-    """The one thread of this process that computes, if the build uses OpenMP."""
+    """The one thread of this process that computes, if that is needed."""
     return Worker("llama.cpp")
 
 
@@ -88,10 +102,10 @@ def call(
     """Call a function of llama.cpp that may compute on this machine, and wait for it. allowed_s: ignored. interrupt:
     set on Ctrl-C; for functions that call Python back, where what Ctrl-C raises would be lost.
     """
-    if not (has_openmp() or interrupt):
+    if not ((only := _needs_only_thread()) or interrupt):
         return function(*arguments)
     job = PendingCall(function, arguments)
-    if has_openmp():
+    if only:
         _only_thread().submit(job)
     else:
         Thread(target=job.run, name="llama.cpp", daemon=True).start()

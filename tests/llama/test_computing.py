@@ -127,9 +127,14 @@ def test_two_engines_at_once_take_turns(contexts):
     assert slowest_over_fastest(ways, within=1.5) <= 1.5
 
 
-def test_a_build_with_openmp_computes_in_one_thread(monkeypatch):
+@pytest.mark.parametrize("reason", ["OpenMP", "AMX beside PyTorch"])
+def test_a_build_with_openmp_or_amx_beside_pytorch_computes_in_one_thread(monkeypatch, reason):
     where = []
-    monkeypatch.setattr(computing, "has_openmp", lambda: True)
+    if reason == "OpenMP":
+        monkeypatch.setattr(computing, "has_openmp", lambda: True)
+    else:
+        monkeypatch.setattr(computing, "_has_amx", lambda: True)
+        monkeypatch.setitem(sys.modules, "torch", object())
 
     def note():
         where.append(threading.current_thread().name)
