@@ -22,7 +22,7 @@ from serving import Serving
 from specdec_cli.llama import kernels
 from specdec_cli.llama.bindings import FOLDER
 
-FAULTS = ("SIGSEGV", "NaN", "hang")
+FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "NaN", "hang")
 BRIEF = ("-n", 8, "-k", 2)
 COMMANDS = {
     "run": (("run", "def f(", *BRIEF), b""),

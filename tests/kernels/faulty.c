@@ -21,6 +21,7 @@ static void * real(const char * name) { return dlsym(RTLD_NEXT, name); }
 static void fail(void) {
     if (is("FAKE_FAULT", "SIGSEGV")) raise(SIGSEGV);
     if (is("FAKE_FAULT", "SIGILL")) raise(SIGILL);
+    if (is("FAKE_FAULT", "SIGABRT")) abort();
     if (is("FAKE_FAULT", "hang")) sleep(60);
 }
 
