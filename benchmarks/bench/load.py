@@ -8,8 +8,8 @@ import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from time import perf_counter
@@ -55,39 +55,28 @@ def load_cells(quick: bool) -> list[LoadCell]:
     return [*small, *(LoadCell(QWEN, clients, requests=8, rounds=3) for clients in (1, 2, 4, 8))]
 
 
-@dataclass
-class Loaded:
-    """A running server. speeds: tokens per second, by round; first_s: seconds to the first token, by request."""
-
-    name: str
-    server: RunningServer
-    speeds: list[float] = field(default_factory=list)
-    first_s: list[float] = field(default_factory=list)
-
-
 def measure_load(cell: LoadCell, target: Path, folder: Path, threads: int) -> LoadFigures:
-    """All servers stay loaded and take turns, round by round. folder: with llama-server."""
-    texts = _prompts(cell)
-    with ExitStack() as stack:
-        servers = [
-            Loaded(name, stack.enter_context(closing(RunningServer(command))))
-            for name, command in _commands(cell, target, folder, threads).items()
-        ]
-        for number in range(cell.rounds + 1):  # the first is a warm-up
-            prompts = list(itertools.islice(texts, cell.requests if number else cell.clients))
-            for loaded in servers[:: 1 if number % 2 else -1]:
-                speed, first_s = _round(loaded, prompts, cell, cell.tokens if number else 8)
-                if number:
-                    loaded.speeds.append(speed)
-                    loaded.first_s += first_s
-    base = next(each for each in servers if each.name == OURS_ALONE)
+    """The servers take turns, round by round. Each turn has a server of its own, because processes with the same
+    settings differ by up to 7%, and so a figure's interval includes that. folder: with llama-server.
+    """
+    texts, commands = _prompts(cell), _commands(cell, target, folder, threads)
+    speeds: dict[str, list[float]] = {name: [] for name in commands}
+    first_s: dict[str, list[float]] = {name: [] for name in commands}
+    for number in range(cell.rounds):
+        warm_up, prompts = ([*itertools.islice(texts, count)] for count in (cell.clients, cell.requests))
+        for name in [*commands][:: -1 if number % 2 else 1]:
+            with closing(RunningServer(commands[name])) as server:
+                _round(server.port, warm_up, cell, 8)
+                speed, firsts = _round(server.port, prompts, cell, cell.tokens)
+            speeds[name].append(speed)
+            first_s[name] += firsts
     found = {
-        each.name: (
-            round(statistics.geometric_mean(each.speeds), 1),
-            round(1000 * statistics.median(each.first_s), 1),
-            Ratio.of([speed / own for speed, own in zip(each.speeds, base.speeds, strict=True)]),
+        name: (
+            round(statistics.geometric_mean(own), 1),
+            round(1000 * statistics.median(first_s[name]), 1),
+            Ratio.of([speed / alone for speed, alone in zip(own, speeds[OURS_ALONE], strict=True)]),
         )
-        for each in servers
+        for name, own in speeds.items()
     }
     about = (cell.model, cell.clients, cell.prompts, cell.constrained, cell.requests, cell.rounds)
     return LoadFigures(*about, commit(), today(), found, cell.tokens)
@@ -113,11 +102,11 @@ def _prompts(cell: LoadCell) -> Iterator[str]:
         yield f"Request {number}. {text}"
 
 
-def _round(loaded: Loaded, prompts: Sequence[str], cell: LoadCell, tokens: int) -> tuple[float, list[float]]:
+def _round(port: int, prompts: Sequence[str], cell: LoadCell, tokens: int) -> tuple[float, list[float]]:
     """Tokens per second of all clients, and the seconds to the first token of each request."""
     begun = perf_counter()
     with ThreadPoolExecutor(cell.clients) as pool:
-        answers = list(pool.map(lambda prompt: _ask(loaded.server.port, prompt, tokens, cell.constrained), prompts))
+        answers = list(pool.map(lambda prompt: _ask(port, prompt, tokens, cell.constrained), prompts))
     return sum(count for count, _ in answers) / (perf_counter() - begun), [first for _, first in answers]
 
 
