@@ -72,8 +72,8 @@ def of_machine(found: Results) -> str:
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items() if name != "specdec")
     about = f"{machine.name}, {machine.cores} cores, {machine.memory_gb} GB, kernels {machine.kernels}"
-    parts = [about, versions, when]
-    return "; ".join(filter(None, [*parts, f"commit {', '.join(commits)}" if commits else ""]))
+    which = [f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits"] if commits else []
+    return "; ".join([about, versions, when, *which])
 
 
 def models_of(found: Results) -> list[str]:
@@ -85,6 +85,7 @@ def models_of(found: Results) -> list[str]:
 
 def speeds(found: Results) -> Iterator[str]:
     """The default's speed by kind of work and model, at each temperature."""
+    yield f"{of_machine(found)}."
     models = models_of(found)
     for temperature in sorted({cell.temperature for cell in found.cells.values()}):
         rows = []
@@ -93,7 +94,7 @@ def speeds(found: Results) -> Iterator[str]:
             if any(row):
                 rows.append([_WORK[suite], *(_speed(cell) for cell in row)])
         title = "Greedy" if temperature == 0 else f"At temperature {temperature:g}, with a seed"
-        yield f"{title}, {of_machine(found)}:\n\n{markdown(['work', *models], rows)}"
+        yield f"{title}:\n\n{markdown(['work', *models], rows)}"
 
 
 def _speed(cell: CellFigures | None) -> str:
@@ -209,15 +210,15 @@ def http(found: Results) -> Iterator[str]:
 
 
 def readme_rows(everything: Mapping[str, Results]) -> str:
-    """The greedy cells of real models that a reader of the README looks for."""
+    """The greedy cells of real models that a reader of the README looks for, with a column for each machine."""
     rows = []
-    for found in everything.values():
-        for model in MODELS:
-            for suite in ("edit", "edits", "code", "chat"):
-                cell = found.cells.get(f"{model.name} | {suite} | 0")
-                if cell and not cell.quick and not model.raw and (figures := cell.methods.get(DEFAULT)):
-                    rows.append([model.name, _WORK[suite], found.machine.title, marked(cell, shown(figures.speed))])
-    return markdown(["model", "work", "machine", "speed"], rows)
+    for model in (model.name for model in MODELS if not model.raw):
+        for suite in ("edit", "edits", "code", "chat"):
+            cells = [found.cells.get(f"{model} | {suite} | 0") for found in everything.values()]
+            row = [_speed(cell) if cell and not cell.quick else "" for cell in cells]
+            if any(row):
+                rows.append([model, _WORK[suite], *row])
+    return markdown(["model", "work", *(found.machine.title for found in everything.values())], rows)
 
 
 def chart(found: Results) -> str:
