@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,9 @@ from specdec_cli.decoding.categorical import Categorical
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+_FEW = 16
+"""Up to so many tokens, Python's whole numbers take less time than numpy's calls."""
+_LEAST = 1e-300
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -34,14 +39,15 @@ class SharedNoise:
         return int(first if p.ids is None else p.ids[first])
 
     def waiting(self, p: Categorical, position: int) -> NDArray[np.float64]:
-        """E / p of each token, in p's order: the smallest is drawn. Infinite where p is 0 or tiny."""
+        """E / p of each token, in p's order: the smallest is drawn. Over 1e280 where p is 0 or tiny."""
         waiting = self._exponential(np.arange(p.probs.size) if p.ids is None else p.ids, position)
-        with np.errstate(divide="ignore", over="ignore"):
-            waiting /= p.probs
+        waiting /= np.maximum(p.probs, _LEAST, dtype=np.float64)
         return waiting
 
     def _exponential(self, ids: NDArray[np.int64], position: int) -> NDArray[np.float64]:
         key = _mixed(self._seed + position * _GOLDEN)
+        if ids.size <= _FEW:
+            return np.array([-math.log(((_mixed(key + i * _GOLDEN) >> 11) + 0.5) * 2.0**-53) for i in ids.tolist()])
         bits = ids.astype(np.uint64)
         bits *= np.uint64(_GOLDEN)
         bits += np.uint64(key)

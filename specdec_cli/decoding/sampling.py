@@ -7,7 +7,9 @@ tokens ordered by probability (ties: the lower id first), so only the few candid
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from specdec_cli.decoding.options import SamplingOptions
 Row = NDArray[np.float32]
 _CERTAIN = np.ones(1)
 _FORBIDDEN = np.float32(-np.inf)
+_FEW = 64
+"""Up to so many tokens are cut with Python's numbers. A forward pass leaves neither numpy nor Python in the processor's
+caches, and numpy's many small calls then take longer."""
 _STRIDE = 16
 """`confidence` adds up every so many of the unlikely tokens of a large vocabulary."""
 
@@ -92,6 +97,8 @@ class StandardSampler:
             if ids.size == 1:
                 return Categorical(ids, _CERTAIN)
             values = row[ids]
+            if ids.size <= _FEW:
+                return self._cut_few(row, best, ids, values)
         if s.top_p < 1 or 0 < s.top_k < values.size:
             return self._cut_by_rank(row, best, ids, values)
         if ids is None:
@@ -112,6 +119,20 @@ class StandardSampler:
         if self._noise is None:
             return p.draw(rng)
         return self._noise.draw(p, len(self._context) + offset)
+
+    def _cut_few(self, row: Row, best: np.float32, ids: NDArray[np.int64], values: Row) -> Categorical:
+        """Apply top-k, top-p and the temperature to the few tokens that min-p left."""
+        s, logits, peak = self.settings, values.tolist(), float(best)
+        ranked = sorted(range(len(logits)), key=logits.__getitem__, reverse=True)[: s.top_k or None]
+        weights = [math.exp(logits[i] - peak) for i in ranked]
+        if s.top_p < 1 and weights[-1] <= (1 - s.top_p) * sum(weights):  # see `_cut_by_rank`
+            mass = sum(weights) if len(weights) == s.top_k else _mass(row, best, s.top_k)
+            ranked = ranked[: bisect_left(list(accumulate(weights)), s.top_p * mass) + 1]
+        ranked.sort()
+        weights = [math.exp((logits[i] - peak) / s.temperature) for i in ranked]
+        mass = sum(weights)
+        probs = np.array([weight / mass for weight in weights])
+        return Categorical(ids if len(ranked) == ids.size else ids[ranked], probs)
 
     def _cut_by_rank(self, row: Row, best: np.float32, ids: NDArray[np.int64] | None, values: Row) -> Categorical:
         """Apply top-k and top-p. ids and values: the tokens that min-p left, or None and the whole row."""
@@ -166,9 +187,14 @@ class StandardSampler:
 
 def _mass(row: Row, best: np.float32, top_k: int) -> float:
     """The sum of exp(logit - best) over the k largest logits, or over all of them for k = 0."""
-    if top_k:
-        row = np.partition(_top_candidates(row, top_k)[1], -top_k)[-top_k:]
-    return float(weights_of(row, best).sum(dtype=np.float64))
+    if not top_k:
+        return float(weights_of(row, best).sum(dtype=np.float64))
+    near = row[(row >= best - 9).nonzero()[0]]  # mostly some hundred
+    if near.size < top_k:
+        near = _top_candidates(row, top_k)[1].copy()
+    near.sort()
+    peak = float(best)
+    return sum(math.exp(logit - peak) for logit in near[-top_k:].tolist())
 
 
 def _nucleus_candidates(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64], Row, float]:

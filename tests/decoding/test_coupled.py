@@ -114,6 +114,12 @@ def test_dense_and_sparse_distributions_draw_the_same():
         assert SharedNoise(9).draw(dense, at) == SharedNoise(9).draw(sparse, at)
 
 
+def test_few_tokens_have_the_same_noise_as_among_many():
+    many, noise = np.arange(100_000, 100_050), SharedNoise(3)
+    few = np.concatenate([noise._exponential(many[i : i + 10], 6) for i in range(0, 50, 10)])
+    assert few == pytest.approx(noise._exponential(many, 6), rel=1e-14)
+
+
 def test_what_is_cut_or_tiny_is_not_drawn_and_one_token_needs_no_noise(monkeypatch):
     for probs in ([0.0, 1.0, 0.0], [1e-310, 1.0]):
         with np.errstate(all="raise"):
