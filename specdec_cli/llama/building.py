@@ -23,6 +23,8 @@ ACCELERATORS = {"cpu": "-DGGML_METAL=off", "cuda": "-DGGML_CUDA=on", "metal": "-
 ACCELERATORS["vulkan"] = "-DGGML_VULKAN=on"
 # No multimodal library. RPC for --rpc. No OpenMP: it becomes slow as soon as two threads compute (computing.py).
 _FLAGS = ("-DLLAVA_BUILD=off", "-DGGML_RPC=ON", "-DGGML_RPC_RDMA=OFF", "-DGGML_OPENMP=OFF")
+# With AVX512-FP16, llama.cpp's attention works in steps of 128 numbers, and through heads of 64 one by one.
+_NO_FP16 = "-mno-avx512fp16"
 _HEADER = Path(__file__).with_name("amx_tile_config.h")
 _NVCC = "/usr/local/cuda/bin/nvcc"
 
@@ -61,18 +63,23 @@ def flags(accel: str, attempt: int = 0) -> list[str]:
     chosen, cxx_flags = [*_FLAGS, ACCELERATORS[accel]], shlex.split(os.environ.get("CXXFLAGS", ""))
     if accel == "cuda" and nvcc():
         chosen += [f"-D{name}={nvcc()}" for name in ("CMAKE_CUDA_COMPILER", "CUDAToolkit_NVCC_EXECUTABLE")]
-    # Make and Ninja would expand a $ in its path.
-    if os.name == "posix" and platform.machine().lower() in ("x86_64", "amd64") and "$" not in str(_HEADER):
-        cxx_flags += ["-include", str(_HEADER)]
+    if os.name == "posix" and platform.machine().lower() in ("x86_64", "amd64"):
+        if "$" not in str(_HEADER):  # Make and Ninja would expand it
+            cxx_flags += ["-include", str(_HEADER)]
+        cxx_flags += _known(_NO_FP16)
     if attempt:
         chosen.append("-DGGML_CPU_REPACK=OFF")
-        if output(compiler(), "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull) is not None:
-            cxx_flags += ["-mno-amx-tile", "-mno-amx-int8"]
+        cxx_flags += _known("-mno-amx-tile", "-mno-amx-int8")
     if attempt > 1:
         chosen += ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=OFF" for name in _INSTRUCTION_SETS)]
     if cxx_flags:
         chosen.append(f"-DCMAKE_CXX_FLAGS={shlex.join(cxx_flags)}")
     return [*chosen, *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+
+
+def _known(*options: str) -> Sequence[str]:
+    """These options if the compiler knows them, otherwise none."""
+    return options if output(compiler(), *options, "-E", "-x", "c++", os.devnull) is not None else ()
 
 
 def processor() -> str:
@@ -91,7 +98,7 @@ def processor() -> str:
 def key(accel: str) -> str:
     """Identifies builds for this processor and its GPUs, by these compilers, with these flags."""
     version = output(compiler(), "--version") or ""
-    parts = [processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()]
+    parts = [processor(), version, *_FLAGS, _NO_FP16, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()]
     if accel == "cuda":  # its code is for the GPUs that are there
         queries = (nvcc(), "--version"), ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
         parts += [output(*query) or "" for query in queries]

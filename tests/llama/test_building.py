@@ -81,12 +81,24 @@ def test_with_the_header_the_tile_configuration_arrives(tmp_path):
     assert faulty(tmp_path, "-include", str(header))
 
 
+@x86
+def test_the_build_uses_no_avx512_fp16():
+    """As CMake gives the flags, before the processor's name. A compiler that doesn't know them isn't given them."""
+    cxx, (flag,) = building.compiler(), (each for each in building.flags("cpu") if "CXX_FLAGS" in each)
+    given = [option for option in shlex.split(flag.partition("=")[2]) if option.startswith("-m")]
+    named = building.output(cxx, *given, "-march=sapphirerapids", "-dM", "-E", "-x", "c++", os.devnull)
+    assert named is None or ("__AVX512F__" in named and "__AVX512FP16__" not in named)
+    assert (named is not None) == bool(given), "a compiler knows both or neither"
+    assert building._known("-mno-such-thing") == ()
+
+
 @pytest.mark.parametrize(("machine", "has_it"), [("x86_64", True), ("arm64", False)])
 def test_the_flags_have_the_header_where_there_may_be_amx(monkeypatch, machine, has_it):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setenv("CXXFLAGS", "-pipe")
     said = " ".join(building.flags("cpu"))
     assert ("CXX_FLAGS=-pipe -include" in said and "amx_tile_config.h" in said) == has_it and "-pipe" in said
+    assert has_it or "-mno-avx512fp16" not in said
 
 
 def test_each_attempt_asks_less_of_the_processor(monkeypatch):
