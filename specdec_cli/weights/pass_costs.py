@@ -13,7 +13,7 @@ from typing import Any
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import BUSY_RATIO, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.json_store import JsonStore, Points, record_name
+from specdec_cli.json_store import JsonStore, Points, digest, record_name
 from specdec_cli.llama import host, kernels, library
 from specdec_cli.llama.context import Context
 from specdec_cli.llama.pass_probes import contexts_of, measure_agreement, pass_seconds
@@ -34,7 +34,8 @@ def timing_key(threads: int, gpu_layers: int = -1, setup: str = "") -> TimingKey
     versions = library.versions()
     build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
     flags = library.build_flags().strip() + ("" if kernels.verdict().extra_buffers else "; nothing repacked")
-    return TimingKey(library.machine(), f"{build}; {flags}", threads, gpu_layers, setup)
+    files = digest(kernels.build(), 8)  # with other compiler options, it has the same version and flags
+    return TimingKey(library.machine(), f"{build}; {flags}; {files}", threads, gpu_layers, setup)
 
 
 def known_agreement(model: Path) -> Agreement | None:

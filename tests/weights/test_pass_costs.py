@@ -135,3 +135,10 @@ def test_costs_are_those_of_one_file_threads_layers_machine_and_build(tmp_path):
     assert costing.load_saved(model, here) == SavedCosts(PASSES), "as in a home directory that machines share"
     model.write_bytes(b"GGUF, but longer")
     assert costing.load_saved(model, here) is None
+
+
+def test_a_new_build_with_the_same_version_and_flags_is_another(monkeypatch):
+    before = costing.timing_key(1)
+    assert costing.timing_key(1) == before != costing.timing_key(2)
+    monkeypatch.setattr(costing.kernels, "build", lambda: "libllama.so/1/2")
+    assert costing.timing_key(1) != before
