@@ -23,7 +23,7 @@ ACCELERATORS = {"cpu": "-DGGML_METAL=off", "cuda": "-DGGML_CUDA=on", "metal": "-
 ACCELERATORS["vulkan"] = "-DGGML_VULKAN=on"
 # No multimodal library. RPC for --rpc. No OpenMP: it becomes slow as soon as two threads compute (computing.py).
 _FLAGS = ("-DLLAVA_BUILD=off", "-DGGML_RPC=ON", "-DGGML_RPC_RDMA=OFF", "-DGGML_OPENMP=OFF")
-# With AVX512-FP16, llama.cpp's attention works in steps of 128 numbers, and through heads of 64 one by one.
+# With AVX512-FP16, llama.cpp's attention works in steps of 128 numbers, and takes heads of 64 a number at a time.
 _NO_FP16 = "-mno-avx512fp16"
 _HEADER = Path(__file__).with_name("amx_tile_config.h")
 _NVCC = "/usr/local/cuda/bin/nvcc"
