@@ -14,6 +14,7 @@ _MASK = (1 << 64) - 1
 _FEW = 16
 """Up to so many tokens, Python's whole numbers take less time than numpy's calls."""
 _LEAST = 1e-300
+"""What stands for smaller probabilities in the division: such tokens are never drawn."""
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
