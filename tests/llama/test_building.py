@@ -6,11 +6,15 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specdec_cli.llama import building
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.shared_context import SharedContext
 
 PATTERN = """
 #include <immintrin.h>
@@ -90,6 +94,26 @@ def test_the_build_uses_no_avx512_fp16():
     named = building.output(cxx, *given, "-march=sapphirerapids", "-dM", "-E", "-x", "c++", os.devnull)
     assert named is None or ("__AVX512F__" in named and "__AVX512FP16__" not in named)
     assert building._known("-mno-such-thing") == ()
+
+
+@pytest.mark.parametrize("beside", [0, 5, 67])
+def test_what_other_texts_have_in_the_cache_changes_nothing(load, opened, beside):
+    """Attention makes up its tiles of a text's own cells, wherever they lie, so that not even rounding differs.
+
+    The text is read in two passes, between which another text goes on and the first is gone.
+    """
+    prompt, alone = [token % 90 for token in range(150)], opened("target", 2)
+    expected = [np.array(alone.decode(part)) for part in (prompt[:70], prompt[70:])]
+    with closing(SharedContext(load("target"), 512, 2, 1, Interrupt(), [Interrupt() for _ in range(3)])) as shared:
+        first, second, text = shared.texts
+        for other in (first, second):
+            if beside:
+                other.decode([7] * beside)
+        rows = [np.array(text.decode(prompt[:70]))]
+        first.rewind(0)
+        second.decode([7] * 3)
+        rows.append(np.array(text.decode(prompt[70:])))
+    assert all((own == given).all() for own, given in zip(rows, expected, strict=True))
 
 
 @pytest.mark.parametrize(("machine", "has_it"), [("x86_64", True), ("arm64", False)])
