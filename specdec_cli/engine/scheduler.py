@@ -33,7 +33,7 @@ _MAX_LOST = 16
 """Tokens that a slot's text may lose to one that begins alike although another slot is empty: a pass or two reads them.
 """
 _WORTH_A_WAIT = 128
-"""Tokens of a common beginning that another job is about to read, about what a pass reads of prompts."""
+"""Tokens of a common beginning that another job is about to read, at least half of what a pass reads of prompts."""
 
 Work = Callable[[Session], None]
 """What a job does in its slot. It reports its own events and errors."""

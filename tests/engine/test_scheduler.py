@@ -14,7 +14,7 @@ from specdec_cli import load as load_engine
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.engine.slots import Slots
-from specdec_cli.llama import passes
+from specdec_cli.llama import shared_context
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import SharedContext
@@ -267,18 +267,18 @@ def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
     with answers(2, n_ctx=2048) as some:
         some.begin(1900)
         widths.clear()
-        some.ask([5, 6, 7] * 100, SamplingParams(max_tokens=1), SpeculativeConfig(drafter="none"))
+        some.ask([5, 6, 7] * 185, SamplingParams(max_tokens=1), SpeculativeConfig(drafter="none"))
         some.wait(1)
         some.scheduler.close()
-    first = widths.index([128])
-    assert widths[first : first + 4] == [[128], [1], [128], [1, 44]], "so few are cheap together"
+    first = widths.index([256])
+    assert widths[first : first + 4] == [[256], [1], [256], [1, 43]], "so few are cheap together"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 64])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
-    monkeypatch.setattr(passes, "CPU_CHUNK", N_BATCH)
+    monkeypatch.setattr(shared_context, "_CPU_CHUNK", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         written = []
         some.begin(1900, "long")
