@@ -24,7 +24,7 @@ N_BATCH = 512
 """Tokens per llama_decode. llama.cpp computes in ubatches of 512; more would only delay Ctrl-C on a GPU, whose passes
 can't be aborted."""
 
-CPU_CHUNK = 128
+_CPU_CHUNK = 128
 """Tokens of a long text that a CPU reads at once. It takes 2 to 3 % longer than one pass, but shows progress."""
 
 _CELLS = 256
@@ -189,7 +189,7 @@ class Passes:
         """Whether a pass runs on a GPU while this program does something else. Of GPUs, only NVIDIA's were tried."""
         self.on_pass: Callable[[int, float], None] | None = None
         """Called after each pass with its tokens and its seconds."""
-        self.most_read = N_BATCH if model.on_gpu else CPU_CHUNK
+        self.most_read = N_BATCH if model.on_gpu else _CPU_CHUNK
         """The most tokens of a long text that a pass reads."""
         self.n_vocab = model.n_vocab
         self._address = 0

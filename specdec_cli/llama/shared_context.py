@@ -14,7 +14,7 @@ from specdec_cli.llama.passes import N_BATCH, Chunk, Passes
 _MIN_CHUNK = 64
 MAX_TEXTS = (N_BATCH - _MIN_CHUNK) // 2
 """The most texts that a pass has room for if each has at least one draft token."""
-_CPU_CHUNK = 256
+_CPU_READS = 256
 """Tokens of prompts that a CPU reads in a pass. With 128, eight clients with long prompts get 0.95 of the tokens per
 second with SmolLM2 on two cores, and with 512, 0.98."""
 _CPU_MIXED = 63
@@ -48,7 +48,7 @@ class SharedContext:
         max_rows = most_rows(max_rows, count)
         self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count, snapshots=snapshots)
         # A pass has room for this many tokens of prompts, whatever the other texts need.
-        most_read = min(N_BATCH - count * max_rows, N_BATCH if model.on_gpu else _CPU_CHUNK)
+        most_read = min(N_BATCH - count * max_rows, N_BATCH if model.on_gpu else _CPU_READS)
         self.passes.most_read = self.most_read = most_read
         self.most_mixed = N_BATCH if model.on_gpu or model.remote else _CPU_MIXED
         """The most tokens of a pass that reads prompts and continues answers."""

@@ -278,7 +278,7 @@ def test_a_cpu_reads_prompts_and_continues_answers_in_turn(monkeypatch):
 @pytest.mark.parametrize("count", [2, 64])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
-    monkeypatch.setattr(shared_context, "_CPU_CHUNK", N_BATCH)
+    monkeypatch.setattr(shared_context, "_CPU_READS", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         written = []
         some.begin(1900, "long")
