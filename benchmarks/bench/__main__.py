@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="some cells, in 15 minutes on two cores")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing new after this time")
     parser.add_argument("--greedy", action="store_true", help="only temperature 0")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name contains this")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name contains this, or 'http'")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="by default, a file in benchmarks/results")
     parser.add_argument("--again", action="store_true", help="measure what another commit has measured, too")
     parser.add_argument("--target", help="your own model instead of those of the page")
@@ -151,7 +151,10 @@ class Run:
                 self.found.load[cell.key] = measure_load(cell, files[cell.model], self.tools, self.options.threads)
                 results.save(self.path, self.found)
                 self.bar.advance(task)
-        if (self.options.again or not self.found.http) and not (quick or only or self.options.target):
+        wanted = only in "http" and not (quick or self.options.target)
+        if wanted and (self.options.again or not self.found.http):
+            if not self._has_time("http"):
+                return False
             import http_layer  # noqa: PLC0415 - its packages are optional
 
             self.found.http = http_layer.rates(free_port())

@@ -1,5 +1,6 @@
 """benchmarks/bench: cells are paired and repeated when the machine is noisy, a run continues, the page is current."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -120,6 +121,19 @@ def test_a_run_measures_and_continues_where_it_ended(tmp_path):
     assert cell.methods["llama-server, ngram-simple"].tokens_per_s == 500.0
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Everything is measured" in again.stdout and results.load(out) == found
+
+
+@pytest.mark.slow
+def test_the_http_layer_can_be_measured_alone(tmp_path):
+    (tmp_path / "llama-server").touch()
+    out = tmp_path / "results.json"
+    command = [sys.executable, BENCH, "--only", "http", "--peers", tmp_path, "--out", out]
+    environment = {**os.environ, "SPECDEC_REAL_MODELS": str(tmp_path)}
+    late = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=True, env=environment)
+    assert "run it again" in late.stdout and not out.exists()
+    subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found = results.load(out)
+    assert not found.cells and len(found.http) == 4 and min(found.http.values()) > 0
 
 
 @pytest.mark.slow
