@@ -26,7 +26,8 @@ _FLAGS = ("-DLLAVA_BUILD=off", "-DGGML_RPC=ON", "-DGGML_RPC_RDMA=OFF", "-DGGML_O
 # With AVX512-FP16, llama.cpp's attention works in steps of 128 numbers, and takes heads of 64 a number at a time.
 _NO_FP16 = "-mno-avx512fp16"
 _HEADER = Path(__file__).with_name("amx_tile_config.h")
-_ATTENTION = Path(__file__).with_name("attention.cmake")
+_CHANGES = Path(__file__).with_name("changes.cmake")
+_K_QUANTS = Path(__file__).with_name("k_quants.h")
 _NVCC = "/usr/local/cuda/bin/nvcc"
 
 ATTEMPTS = ("as fast as it can be", "without repacked weights and AMX", "for any processor of this kind")
@@ -62,7 +63,7 @@ def accelerator() -> str:
 def flags(accel: str, attempt: int = 0) -> list[str]:
     """The arguments for CMake; the user's own CMAKE_ARGS come last and win. attempt: which of `ATTEMPTS`."""
     chosen, cxx_flags = [*_FLAGS, ACCELERATORS[accel]], shlex.split(os.environ.get("CXXFLAGS", ""))
-    chosen.append(f"-DCMAKE_PROJECT_ggml_INCLUDE={_ATTENTION.as_posix()}")
+    chosen.append(f"-DCMAKE_PROJECT_ggml_INCLUDE={_CHANGES.as_posix()}")
     if accel == "cuda" and nvcc():
         chosen += [f"-D{name}={nvcc()}" for name in ("CMAKE_CUDA_COMPILER", "CUDAToolkit_NVCC_EXECUTABLE")]
     if os.name == "posix" and platform.machine().lower() in ("x86_64", "amd64"):
@@ -100,7 +101,7 @@ def processor() -> str:
 def key(accel: str) -> str:
     """Identifies builds for this processor and its GPUs, by these compilers, with these flags."""
     version = output(compiler(), "--version") or ""
-    files = [path.read_text() for path in (_HEADER, _ATTENTION)]
+    files = [path.read_text() for path in (_HEADER, _CHANGES, _K_QUANTS)]
     parts = [processor(), version, *_FLAGS, _NO_FP16, os.environ.get("CMAKE_ARGS", ""), *files]
     if accel == "cuda":  # its code is for the GPUs that are there
         queries = (nvcc(), "--version"), ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
