@@ -1,5 +1,5 @@
 # What specdec changes in llama.cpp's source before it is compiled. building.py has this included where ggml begins.
-# A file that isn't the one that this was written for stays as it is.
+# A file that differs from the one that this was written for is left as it is.
 
 function(specdec_change before after)
     string(FIND "${specdec_source}" "${before}" place)
@@ -12,7 +12,10 @@ endfunction()
 
 macro(specdec_open file)
     set(specdec_file "${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu/${file}")
-    file(READ "${specdec_file}" specdec_source)
+    set(specdec_source "")
+    if(EXISTS "${specdec_file}")
+        file(READ "${specdec_file}" specdec_source)
+    endif()
     set(specdec_fits TRUE)
 endmacro()
 
@@ -94,14 +97,13 @@ specdec_change("GGML_CPU_FP16_TO_FP32(mp_row[ic + tk])" "GGML_CPU_FP16_TO_FP32(m
 specdec_change("(const char *)k->data + (ic + tk)*nbk1" "(const char *)k->data + cells[ic + tk]*nbk1")
 specdec_change("(const char *)v->data + (ic + tk)*nbv1" "(const char *)v->data + cells[ic + tk]*nbv1")
 
-# A pass over one token splits its cells between the threads, if there are 512, and so rounds otherwise than a pass over
-# more. With two heads or more for each thread, threads take whole heads, as in other passes.
+# A pass over one token divides its cells between the threads if there are at least 512, and so rounds differently from a
+# pass over more tokens. With two heads or more for each thread, the threads now divide the heads, as in other passes.
 specdec_change("q->type == GGML_TYPE_F32 && nek1 >= 512;" "q->type == GGML_TYPE_F32 && nek1 >= 512 && neq2 < 2 * nth;")
 specdec_close()
 
 # Repacked Q4_K and Q6_K matrices, see k_quants.h.
 specdec_open(repack.cpp)
-file(COPY "${CMAKE_CURRENT_LIST_DIR}/k_quants.h" DESTINATION "${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu")
 
 specdec_change([[
 // Functions to create the interleaved data layout formats
@@ -158,11 +160,17 @@ specdec_change([[
 ]])
 specdec_close()
 
-specdec_open(ggml-cpu.cpp)
-specdec_change([[
+# For library.py, if the kernels are there.
+if(specdec_fits)
+    file(COPY "${CMAKE_CURRENT_LIST_DIR}/k_quants.h" DESTINATION "${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu")
+    specdec_open(ggml-cpu.cpp)
+    specdec_change([[
         features.push_back({ "REPACK", "1" });
 ]] [[
         features.push_back({ "REPACK", "1" });
+    #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(_MSC_VER)
         features.push_back({ "K_QUANTS", "1" });
+    #endif
 ]])
-specdec_close()
+    specdec_close()
+endif()

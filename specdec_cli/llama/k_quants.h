@@ -1,22 +1,24 @@
 // Multiplies repacked Q4_K and Q6_K matrices by the few rows of a pass that verifies a draft, on x86.
 //
-// ggml's own code takes up to three rows one at a time, unpacks Q6_K for each row, and reaches its speed with 16 rows.
-// This unpacks the weights once for up to eight rows. A row's results don't depend on how many rows there are, not even
-// in the last bit. changes.cmake has it included in ggml's repack.cpp.
+// ggml's own code multiplies up to three rows one at a time, unpacks Q6_K again for each row, and needs 16 rows to reach
+// its full speed. This unpacks the weights once for up to eight rows, except those of experts. A row's results don't
+// depend on how many rows there are, not even in the last bit. changes.cmake has it included in ggml's repack.cpp.
 //
-// A repacked block holds 256 weights of each of eight columns, in turns of eight bytes. A register thus has bytes of all
-// of its columns, and of the 32-bit lanes of a sum, 2c and 2c + 1 belong to column c. They are added at the end.
+// A repacked block holds 256 weights of each of eight columns (rows of the original matrix), interleaved eight bytes at a
+// time. So a register holds bytes of eight columns, or of four with AVX2. Of a sum's 32-bit lanes, 2c and 2c + 1 belong
+// to its column c. The two are added at the end.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 namespace specdec {
 
-// Whether `multiply` takes weights of this type, repacked in turns of so many bytes.
+// Whether `multiply` handles weights of this type, interleaved by this many bytes.
 template <class Type, int bytes> constexpr bool multiplies = false;
 
-// n: numbers in a row. s: the results, with bs numbers from one row to the next. vectors: the rows, as block_q8_K.
+// n: the length of a row. s: the results; their rows are bs floats apart. vectors: the rows, as block_q8_K.
 template <class Type>
 void multiply(int64_t n, float * s, size_t bs, const void * weights, const void * vectors, int64_t rows, int64_t columns);
 
@@ -35,7 +37,7 @@ template <class Type, int bytes> constexpr ggml_from_float_t quantizer(ggml_from
 
 #include <immintrin.h>
 
-// Loops over arrays of registers must be unrolled; the loops around them would become too long.
+// Loops over arrays of registers must be unrolled. The loops around them must not be, or the code becomes too long.
 #ifdef __clang__
 #define SPECDEC_UNROLL _Pragma("unroll")
 #define SPECDEC_ROLL _Pragma("nounroll")
@@ -54,7 +56,7 @@ template <> constexpr bool multiplies<block_q6_K, 8> = true;
 #define SPECDEC_OP(name) _mm512_##name
 using Ints = __m512i;
 using Floats = __m512;
-constexpr int UPPER_SCALE = -1; // none, because `add_products` has one sum in a lane
+constexpr int UPPER_SCALE = -1; // none: a lane holds a single sum, see `add_products`
 
 static inline Ints repeat(int64_t bytes) {
     return _mm512_set1_epi64(bytes);
@@ -74,7 +76,8 @@ static inline void store_even_lanes(float * s, Floats x) {
     _mm256_storeu_ps(s, _mm512_castps512_ps256(_mm512_maskz_compress_ps(0x5555, x)));
 }
 
-// Adds products of Q4_K's weights and a row. After four such steps, the sums are below 2^15.
+// Adds products of Q4_K weights and a row. After four such steps, a sum is still below 2^15 in size, so it fits into the
+// lower half of its lane.
 static inline Ints add_products(Ints sum, Ints weights, Ints row) {
     return _mm512_dpbusd_epi32(sum, weights, row);
 }
@@ -107,7 +110,7 @@ static inline void store_even_lanes(float * s, Floats x) {
     _mm_storeu_ps(s, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(x, _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0))));
 }
 
-// The same, but with one sum in each half of a lane.
+// As with AVX-512, but with one sum in each half of a lane.
 static inline Ints add_products(Ints sum, Ints weights, Ints row) {
     return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, row));
 }
@@ -121,8 +124,8 @@ static inline Ints add_scaled(Ints sum, Ints products, Ints scale) {
 constexpr int WIDTH = sizeof(Ints);
 constexpr int COLUMNS = WIDTH / 8; // in a register
 constexpr int64_t MOST_ROWS = 8; // at a time
-constexpr int64_t AHEAD = 8; // so many blocks before it is needed, a block is fetched from memory
-constexpr int64_t CACHED_ROWS = 64; // so many rows stay in the cache while the weights pass by
+constexpr int64_t AHEAD = 8; // a block is fetched from memory this many blocks before it is needed
+constexpr int64_t CACHED_ROWS = 64; // this many rows stay in the cache while the weights stream past
 
 template <class T> static inline T load(const void * bytes) {
     T value;
@@ -130,9 +133,9 @@ template <class T> static inline T load(const void * bytes) {
     return value;
 }
 
-// Which of 16 bytes go where in the lanes. Each lane gets two numbers of its column, one in each half. Given is the place
-// of the first column's numbers, for even and for odd lanes; those of the other columns follow. -1: zero.
-// at: the byte of the half that gets the number; the other one is zero.
+// Which of 16 bytes goes to each byte of a register. Each lane gets two numbers of its column, one in each half. The
+// arguments are the places of the first column's numbers, for even and for odd lanes; the other columns' numbers follow.
+// -1: zero. at: the byte of each half that gets the number (0: the lower one); the other is zero.
 struct Places {
     alignas(64) int8_t of[WIDTH];
 
@@ -158,9 +161,9 @@ template <int rows> struct Product<block_q4_K, rows> {
     // Adds the products of `rows` rows, `apart` blocks apart, with the columns from `column` on.
     static void add(const Block & w, int column, const block_q8_K * y, int64_t apart, Floats * sums) {
         static constexpr Places FOR_SCALES(0, UPPER_SCALE, 0, UPPER_SCALE), FOR_MINS(0, 0, 8, 8);
-        // Of each group of 32 weights, scales and minima have six bits each. They are in three words: the first has the
-        // scales of columns 0 to 3, the second their minima. The others' lower bits are in the third, the upper two in
-        // the first and the second.
+        // Each group of 32 weights has a scale and a minimum of six bits each, packed into three words. The first has the
+        // scales of columns 0 to 3, the second their minima. For columns 4 to 7, the lower four bits are in the third, and
+        // the upper two in the first and the second.
         uint64_t scales[8], mins[8];
         SPECDEC_UNROLL
         for (int i = 0; i < 8; i++) {
@@ -223,12 +226,14 @@ template <int rows> struct Product<block_q6_K, rows> {
     using Block = block_q6_Kx8;
 
     static void add(const Block & w, int column, const block_q8_K * y, int64_t apart, Floats * sums) {
-        // These are signed. They go to the upper byte of a half and are shifted down.
+        // Scales are signed. Each goes to the upper byte of a half and is shifted down, which extends its sign.
         static constexpr Places FOR_SCALES(0, 0, 0, 0, 1), FOR_EVEN(0, 8, -1, -1, 1), FOR_ODD(-1, -1, 0, 8, 1);
         const auto scale = [&](int group) {
             return SPECDEC_OP(srai_epi16)(place(repeat(load<int64_t>(w.scales + 8 * group + column)), FOR_SCALES), 8);
         };
-        // A weight is a number from 0 to 63, less 32. The sums begin with what these 32 take away.
+        // A weight is stored as a number from 0 to 63 and means 32 less. The sums begin with what these 32 take away.
+        // With column 4, the last loads also read four bytes after the scales, which aren't used.
+        static_assert(offsetof(Block, ql) == offsetof(Block, scales) + sizeof(w.scales));
         Ints all[4], sum[rows];
         SPECDEC_UNROLL
         for (int i = 0; i < 4; i++) { // scales of four groups of 16 weights, two in each lane
@@ -249,7 +254,7 @@ template <int rows> struct Product<block_q6_K, rows> {
         const Ints nibble = SPECDEC_OP(set1_epi8)(15), upper = SPECDEC_OP(set1_epi8)(0x30);
         SPECDEC_ROLL
         for (int i = 0; i < 8; i++) { // two groups, 64 weights apart: both are in 16 bytes of ql
-            const int half = i / 4, part = i % 4; // of the block; of the half's first 64 weights
+            const int half = i / 4, part = i % 4; // which half of the block; which 16 of its first 64 weights
             const int first = 128 * half + 16 * part;
             const __m128i left = _mm_cvtsi32_si128(part < 2 ? 4 : 2), right = _mm_cvtsi32_si128(part < 2 ? 0 : 2);
             const Ints scale_low = scale(first / 16), scale_high = scale(first / 16 + 4);
@@ -266,7 +271,7 @@ template <int rows> struct Product<block_q6_K, rows> {
                 const int8_t * v = y[r * apart].qs + first;
                 Ints a{}, b{};
                 SPECDEC_UNROLL
-                for (int j = 0; j < 2; j++) { // in halves of lanes, where two products stay below 2^15 twice
+                for (int j = 0; j < 2; j++) { // in 16-bit halves: four products stay below 2^15
                     a = SPECDEC_OP(add_epi16)(a, SPECDEC_OP(maddubs_epi16)(low[j], repeat(load<int64_t>(v + 8 * j))));
                     b = SPECDEC_OP(add_epi16)(b, SPECDEC_OP(maddubs_epi16)(high[j], repeat(load<int64_t>(v + 64 + 8 * j))));
                 }
@@ -327,7 +332,7 @@ void multiply(int64_t n, float * s, size_t bs, const void * weights, const void 
     }
 }
 
-// What quantize_row_q8_K computes, in loops that compilers vectorize.
+// Like quantize_row_q8_K, in loops that compilers vectorize. A number halfway between two may be rounded to the other.
 void quantize(const float * x, void * vector, int64_t n) {
     auto * y = (block_q8_K *) vector;
     for (int64_t i = 0; i < n / QK_K; i++, x += QK_K, y++) {

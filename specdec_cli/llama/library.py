@@ -21,7 +21,7 @@ _GGML_LOG_LEVEL_ERROR = 4
 # From ggml_repack_get_optimal_repack_type in ggml's repack.cpp, and from its amx folder.
 _RULES = (
     ({"REPACK", "AVX2"}, {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
-    ({"REPACK", "AVX2", "FMA", "F16C", "K_QUANTS"}, {"Q6_K"}),  # with k_quants.h
+    ({"REPACK", "K_QUANTS"}, {"Q6_K"}),  # with k_quants.h
     ({"REPACK", "AVX512"}, {"Q2_K"}),
     ({"REPACK", "NEON"}, {"IQ4_NL"}),
     ({"REPACK", "NEON", "DOTPROD"}, {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "Q1_0"}),

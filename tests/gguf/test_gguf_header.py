@@ -172,10 +172,7 @@ def test_which_weights_are_in_memory_twice(rows, repacked):
     [
         ("CPU : SSE3 = 1 | AVX2 = 1 | LLAMAFILE = 1 | REPACK = 1 | ", {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
         ("CPU : AVX2 = 1 | AVX512 = 1 | REPACK = 1 | ", {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4", "Q2_K"}),
-        (
-            "CPU : AVX2 = 1 | F16C = 1 | FMA = 1 | REPACK = 1 | K_QUANTS = 1 | ",
-            {"Q4_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4"},
-        ),
+        ("CPU : AVX2 = 1 | REPACK = 1 | K_QUANTS = 1 | ", {"Q4_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4"}),
         ("CPU : AVX2 = 1 | AVX512 = 1 | REPACK = 0 | ", set()),
         ("CPU : NEON = 1 | REPACK = 1 | ", {"IQ4_NL"}),
     ],
