@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build programs of llama.cpp from the source in llama-cpp-python's package, with the options of specdec's own build, but
-# with OpenMP and without changes to the source: a peer is measured as its makers build it.
+# with OpenMP and without changes to the source: a peer is measured as its makers build it. CHANGED=1 keeps the changes.
 #   build_llama_cpp.sh FOLDER PROGRAM ...
 set -euo pipefail
 folder=${1:?usage: build_llama_cpp.sh FOLDER PROGRAM ...}
@@ -12,7 +12,9 @@ mkdir -p "$folder"
 tar -C "$folder" -xf "$folder/llama_cpp_python-$version.tar.gz"
 # These flags name the GPU, if there is one, and repair compilers that miscompile AMX.
 eval "flags=($("$python" specdec_cli/llama/building.py flags))"
-for i in "${!flags[@]}"; do [[ ${flags[i]} =~ ^-D(GGML_OPENMP|CMAKE_PROJECT_ggml_INCLUDE)= ]] && unset "flags[i]"; done
+left_out=GGML_OPENMP
+[ -n "${CHANGED:-}" ] || left_out+="|CMAKE_PROJECT_ggml_INCLUDE"
+for i in "${!flags[@]}"; do [[ ${flags[i]} =~ ^-D($left_out)= ]] && unset "flags[i]"; done
 cmake -S "$folder/llama_cpp_python-$version/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release "${flags[@]}" \
   -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_EXAMPLES=ON
 for program in "$@"; do cmake --build "$folder/build" --target "$program" -j "$(getconf _NPROCESSORS_ONLN)"; done

@@ -84,6 +84,11 @@ def has_cuda() -> bool:
     return "CUDA" in build_flags()
 
 
+def has_own_kernels() -> bool:
+    """Whether specdec's kernels (k_quants.h) compute Q4_K and Q6_K weights here: on a CPU, where AMX doesn't."""
+    return "K_QUANTS" in build_flags() and "AMX_INT8" not in build_flags() and not supports_gpu()
+
+
 def knows_rpc() -> bool:
     """Whether this build can use other machines."""
     return undeclared.exports("ggml_backend_rpc_add_server")

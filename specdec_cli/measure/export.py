@@ -40,6 +40,8 @@ _KNOWN = {"model", "ngram", "none"}
 _USUAL = 4
 """Draft tokens if nothing was measured."""
 _UNMEASURED = f"{_USUAL} draft tokens are only the usual number: the best one for this pair hasn't been measured."
+_OWN = {"Q4_K", "Q6_K"}
+_OTHER_BUILDS = "Other builds of llama.cpp take longer here: specdec has kernels of its own for Q4_K and Q6_K weights."
 _NAMED = "the repository names are derived from those of the GGUF files, so check them"
 _OF_DRAFT_MODELS = (
     "Its draft model runs at every step, even where drafting doesn't pay; specdec stops drafting there.",
@@ -244,6 +246,9 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, machine: Ha
         said += f" {found.tokens_per_s:,.1f} tokens/s at {found.tokens} draft tokens, {found.speedup:.2f}x the target"
         said += f" alone; specdec with -k auto {found.auto_speedup:.2f}x."
     compared, expected = speeds.last_speed(*paths, setup), [said]
+    types = {tensor.type for header in (checked.target, checked.draft) if header for tensor in header.tensors}
+    if not machine and types & _OWN and library.has_own_kernels():
+        expected.append(_OTHER_BUILDS)
     if compared and compared.claimed:
         expected.append(f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings}).")
     return replace(pair, tokens=found.tokens, expected=tuple(expected), setting=found)

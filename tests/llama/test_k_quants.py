@@ -14,8 +14,6 @@ WIDTHS = (*range(1, 20), 63)
 """Those that agree. From 64 tokens on, attention is computed in another way."""
 WIDTH, HIDDEN, VOCABULARY = 512, 768, 512
 """Two or three blocks of weights for each column."""
-OURS = "K_QUANTS" in library.build_flags() and "AMX_INT8" not in library.build_flags()
-"""Whether these weights have kernels of ours: AMX comes first."""
 
 
 def write(path: Path, kind: int, experts: int) -> Path:
@@ -71,5 +69,6 @@ def test_the_width_of_a_pass_changes_no_bit_and_the_rows_are_right(tmp_path, mon
     for width, rows in found.items():
         distance = float(np.sqrt(np.mean((rows - plain[: len(rows)]) ** 2)))
         assert distance < 0.05 * plain.std(), f"{width} rows"  # the rounding of activations to eight bits
-        if OURS and not experts and width in WIDTHS:  # what chooses experts rounds differently from four rows on
+        # What chooses experts rounds differently from four rows on.
+        if library.has_own_kernels() and not experts and width in WIDTHS:
             assert np.array_equal(rows, found[1][: len(rows)]), f"{width} rows"

@@ -1,4 +1,6 @@
-"""`specdec export llama-server`: the command runs, and as fast as was said, with a llama-server of the same source."""
+"""`specdec export llama-server`: the command runs, and as fast as was said, with a llama-server of the same source and
+the same changes to it.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,12 @@ LENGTH = 4
 @pytest.fixture(scope="module")
 def llama_server() -> Path:
     """Built once, for some minutes, and kept beside the models."""
-    folder = FOLDER.parent / f"specdec-llama-server-{version('llama-cpp-python')}"
+    folder = FOLDER.parent / f"specdec-llama-server-changed-{version('llama-cpp-python')}"
     program = folder / "build" / "bin" / "llama-server"
     if not program.exists():
         script = [str(BENCHMARKS / "bench" / "build_llama_cpp.sh"), str(folder), "llama-server"]
-        built = subprocess.run(script, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, check=False)
+        environment = {**os.environ, "PYTHON": sys.executable, "CHANGED": "1"}
+        built = subprocess.run(script, env=environment, capture_output=True, check=False)
         assert built.returncode == 0, built.stderr.decode()[-2000:]
     return program
 
