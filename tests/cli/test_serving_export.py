@@ -56,13 +56,32 @@ def test_where_no_length_pays_or_without_a_drafter_the_target_runs_alone():
     assert found["expected"] == []
 
 
-def test_costs_of_another_machine_are_not_this_machines():
+def tuned(machine):
+    """Leave what `tune` would on a machine."""
     costs = hardware.load("rtx-4090").costs
+    tuning.save(TARGET, DRAFT, tuning.Tuning(machine, 1, 1, -1, -1, costs, {"greedy": Calibration.prior(True)}))
+    acceptance_traces.write(tuning.path_of(TARGET, DRAFT).with_suffix(".greedy.json.gz"), recording())
+
+
+def test_costs_of_another_machine_are_not_this_machines():
     for machine in ("another", library.machine()):
-        tuning.save(TARGET, DRAFT, tuning.Tuning(machine, 1, 1, -1, -1, costs, {"greedy": Calibration.prior(True)}))
-        acceptance_traces.write(tuning.path_of(TARGET, DRAFT).with_suffix(".greedy.json.gz"), recording())
+        tuned(machine)
         expected = exported("llama-server", "-m", TARGET, "-md", DRAFT)["expected"][0]
         assert ("this machine" in expected) == (machine != "another")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "types", "what_if"),
+    [(True, {"Q8_0"}, ()), (False, {"Q8_0"}, ()), (True, {"Q4_K"}, ()), (True, {"Q8_0"}, ("--what-if", "rtx-4090"))],
+)
+def test_costs_by_kernels_of_our_own_are_not_those_of_other_builds(monkeypatch, kernels, types, what_if):
+    """The bundled pair is Q8_0."""
+    monkeypatch.setattr(library, "has_own_kernels", lambda: kernels)
+    monkeypatch.setattr(export, "_OWN", types)
+    tuned(library.machine())
+    expected = exported("llama-server", "-m", TARGET, "-md", DRAFT, *what_if)["expected"]
+    said = any("Other builds of llama.cpp take longer" in each for each in expected)
+    assert said == (kernels and types == {"Q8_0"} and not what_if)
 
 
 @pytest.mark.parametrize(("low", "setup", "shown"), [(1.4, "a GPU", True), (0.9, "a GPU", False), (1.4, "", False)])
